@@ -1,0 +1,46 @@
+# Every command of the project. `make` alone lists them; each does its own set-up on a machine that has Python 3.11 and make.
+
+SHELL := /bin/bash
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test sim chaos bench check docs
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/.packages .venv/.tools ## virtual environment from the lock file, and the Debian tools that tests use
+
+.venv/.packages: requirements.lock pyproject.toml scripts/setup
+	@scripts/setup packages
+	@touch $@
+
+.venv/.tools: scripts/setup | .venv/.packages
+	@scripts/setup tools
+	@touch $@
+
+demo: .venv/.packages ## three brokers, a producer and a consumer; kill the leader and see that nothing is lost
+	@$(BIN)/millrace demo
+
+test: setup check ## all checks and tests, as CI runs them
+	$(PYTEST) -q -n 2 -m "not long" tests/unit $(wildcard tests/sim)
+	$(PYTEST) -q -m "not long" --ignore=tests/unit --ignore=tests/sim tests
+
+sim: .venv/.packages ## long simulation: 20,000 machine seeds and 1,000 seeds of the whole shell
+	$(PYTEST) -q -n 2 -m long --timeout=0 tests/sim
+
+chaos: setup ## long tests with real processes: kills and pauses under load, ten times each
+	$(PYTEST) -q -m long --timeout=0 tests/process
+
+bench: .venv/.packages ## measure the log beside the disk's own speed; writes docs/benchmarks/
+	$(BIN)/millrace bench log
+
+check: setup ## lint, types, import rules, alert rules
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports --verbose | tail -n 12
+	promtool check rules deploy/alerts/*.rules.yaml
+	promtool test rules deploy/alerts/*.test.yaml
+
+docs: .venv/.packages ## write the reference pages that are made from the code
+	$(BIN)/python scripts/make_docs.py

@@ -1,0 +1,68 @@
+"""HTTP on a broker, in the broker's own loop: health, metrics, `/api/v2` [A1, A4].
+
+In: requests. Out: the broker's state as JSON or Prometheus text; topic changes go to the controller. Promise: reading
+changes nothing, and no request holds the loop: what costs more than a table look-up is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from millrace.api import brokers, health, metrics, topics
+from millrace.api.problems import HANDLERS
+from millrace.log.broker import Broker
+from millrace.log.kafka.server import KafkaServer
+
+ROUTES = [
+    Route("/livez", health.livez),
+    Route("/readyz", health.readyz),
+    Route("/metrics", metrics.scrape),
+    Route("/api/v2/brokers", brokers.list_brokers),
+    Route("/api/v2/topics", topics.list_topics),
+    Route("/api/v2/topics", topics.create_topic, methods=["POST"]),
+    Route("/api/v2/topics/{name}", topics.get_topic),
+    Route("/api/v2/topics/{name}", topics.delete_topic, methods=["DELETE"]),
+    Route("/api/v2/replicas/{topic_id}", topics.list_replicas),
+]
+
+
+def build(broker: Broker, kafka: KafkaServer) -> Starlette:
+    app = Starlette(routes=ROUTES, exception_handlers=HANDLERS)
+    app.state.broker = broker
+    app.state.metrics = metrics.registry(broker, kafka)
+    return app
+
+
+class HttpServer:
+    """uvicorn as a guest of our loop: it takes no signals and starts no threads."""
+
+    def __init__(self, app: Starlette) -> None:
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2,
+                                limit_concurrency=200, backlog=128)
+        self._server = _Guest(config)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Raises OSError when the port is taken."""
+        sock = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self._task = asyncio.create_task(self._server.serve(sockets=[sock]), name="http")
+        while not self._server.started and not self._task.done():  # noqa: ASYNC110 - it tells by an attribute only
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._server.should_exit = True
+            await self._task
+
+
+class _Guest(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

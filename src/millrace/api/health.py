@@ -1,0 +1,30 @@
+"""`/livez`: the loop turns. `/readyz`: registered, caught up, unfenced, with a lease, not draining [A4]."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millrace.api.problems import Json, problem
+from millrace.log.broker import Broker
+
+
+async def livez(request: Request) -> Response:
+    return Json({"status": "alive"})
+
+
+async def readyz(request: Request) -> Response:
+    why = not_ready(request.app.state.broker)
+    return problem(503, "not_ready", why) if why else Json({"status": "ready"})
+
+
+def not_ready(broker: Broker) -> str:
+    """Why this broker should get no clients now; empty when it should."""
+    member = broker.membership
+    if not broker.serving or member.fenced:
+        return "not yet a member: opening its directory, registering, or catching up with metadata"
+    if member.stopping:
+        return "stopping"
+    if not broker.lease_valid():
+        return "no lease: the controller has not answered a heartbeat in time"
+    return ""

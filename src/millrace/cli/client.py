@@ -1,0 +1,76 @@
+"""The API of a cluster, asked by commands: any broker that answers will do."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from typing import Any
+
+from millrace.cli.exits import BY_HTTP_STATUS, FAILED, UNREACHABLE, CommandFailed
+from millrace.cli.layout import Layout
+
+
+class Api:
+    """Knows the HTTP addresses of the cluster in a directory."""
+
+    def __init__(self, addresses: list[tuple[str, int]], *, where: str) -> None:
+        self._addresses = addresses
+        self._where = where
+
+    @classmethod
+    def of(cls, dir: str) -> Api:
+        children = Layout(dir).read_state()["children"]
+        return cls([_address(child["http"]) for child in children if child["pid"]], where=dir)
+
+    def ask(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        """The body of the first answer; a refusal ends the command with the code that fits it."""
+        last = "nothing runs"
+        for host, port in self._addresses:
+            try:
+                status, answer = request(host, port, method, path, body, timeout_s=timeout_s)
+            except OSError as error:
+                last = f"{host}:{port}: {error}"
+                continue
+            if status < 400:
+                return answer
+            last = str(answer.get("error_msg", answer)) if isinstance(answer, dict) else str(answer)
+            if status not in (502, 503, 421):
+                raise CommandFailed(last, BY_HTTP_STATUS.get(status, FAILED))
+        raise CommandFailed(f"{self._where}: no broker answers ({last}); see: millrace status", UNREACHABLE)
+
+
+def request(
+    host: str, port: int, method: str, path: str, body: Any = None, *, timeout_s: float = 5.0
+) -> tuple[int, Any]:
+    """(status, decoded body) of one HTTP exchange; raises OSError when there was none."""
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        data = None if body is None else json.dumps(body).encode()
+        connection.request(method, path, body=data, headers={"content-type": "application/json"})
+        answer = connection.getresponse()
+        raw = answer.read()
+        is_json = "json" in (answer.getheader("content-type") or "")
+        return answer.status, json.loads(raw) if is_json and raw else raw.decode(errors="replace")
+    except http.client.HTTPException as error:
+        raise ConnectionError(str(error)) from error
+    finally:
+        connection.close()
+
+
+def wait_until_ready(address: str, timeout_s: float) -> bool:
+    host, port = _address(address)
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            if request(host, port, "GET", "/readyz", timeout_s=2)[0] == 200:
+                return True
+        except OSError:
+            pass
+        time.sleep(0.05)
+    return False
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)

@@ -1,0 +1,78 @@
+"""The directory of one machine's part of a cluster (`--dir`), as `millrace up` lays it out.
+
+    millrace.yaml        configuration, written by the first `up`, then the operator's
+    run/state.json       supervisor and children with pids; replaced atomically
+    run/lock             held by the supervisor for as long as it lives
+    logs/                process logs
+    store/ broker-<n>/   metadata and log files
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.cli.exits import CONFLICT, NOT_FOUND, CommandFailed
+from millrace.ops import processes
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    dir: str
+
+    @property
+    def config(self) -> str:
+        return os.path.join(self.dir, "millrace.yaml")
+
+    @property
+    def run(self) -> str:
+        return os.path.join(self.dir, "run")
+
+    @property
+    def state(self) -> str:
+        return os.path.join(self.run, "state.json")
+
+    @property
+    def lock_file(self) -> str:
+        return os.path.join(self.run, "lock")
+
+    @property
+    def logs(self) -> str:
+        return os.path.join(self.dir, "logs")
+
+    def read_state(self) -> dict[str, Any]:
+        """What the supervisor wrote last; it may be gone by now (`is_up`)."""
+        try:
+            with open(self.state, encoding="utf-8") as file:
+                state: dict[str, Any] = json.load(file)
+                return state
+        except FileNotFoundError:
+            raise CommandFailed(f"{self.dir}: no cluster here; start one with: millrace up --dir {self.dir}",
+                                NOT_FOUND) from None
+
+    def is_up(self) -> bool:
+        try:
+            supervisor = self.read_state()["supervisor"]
+        except CommandFailed:
+            return False
+        return processes.is_running(supervisor["pid"], supervisor["start_time"])
+
+    def refuse_if_up(self) -> None:
+        if self.is_up():
+            pid = self.read_state()["supervisor"]["pid"]
+            raise CommandFailed(f"{self.dir}: already up (pid {pid}); stop it with: millrace down --dir {self.dir}",
+                                CONFLICT)
+
+    def lock(self) -> int:
+        """Held until the process ends: one supervisor per directory."""
+        fd = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise CommandFailed(f"{self.dir}: another supervisor is starting or stopping here; try again",
+                                CONFLICT) from None
+        return fd

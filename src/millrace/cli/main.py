@@ -1,0 +1,55 @@
+"""`millrace noun verb`: the command line. Every error is one line on standard error and an exit code [A2]."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import cyclopts
+from cyclopts import App
+
+from millrace import __version__
+from millrace.cli import bench, broker, demo, serve, topic, up
+from millrace.cli.exits import USAGE, CommandFailed, code_of
+from millrace.errors import MillraceError
+
+app = App(
+    name="millrace",
+    help="A replicated log that speaks the Kafka protocol. Start with: millrace demo",
+    version=__version__,
+    result_action="return_value",
+)
+app.command(up.up)
+app.command(up.down)
+app.command(up.status)
+app.command(serve.app)
+app.command(broker.app)
+app.command(topic.app)
+app.command(demo.demo)
+app.command(bench.app)
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Exit code of one command line."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False)
+    except cyclopts.CycloptsError as error:
+        return _complain(str(error), USAGE)
+    except (CommandFailed, MillraceError) as error:
+        return _complain(str(error), code_of(error))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read us has seen enough; what is still buffered must not fail at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"millrace: {' '.join(message.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,39 @@
+"""`millrace serve broker`: one process, for services, containers and the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from cyclopts import App
+
+from millrace.errors import ConfigError
+from millrace.ops import config as configuration
+from millrace.ops import logging as logs
+from millrace.ops import preflight
+from millrace.ops.processes import die_with_supervisor
+
+app = App(name="serve", help="Run one process in the foreground.")
+
+
+@app.command
+def broker(*, id: int, config: str = "millrace.yaml") -> None:
+    """Run one broker until SIGTERM; it hands its leaderships over before it ends.
+
+    Parameters
+    ----------
+    id
+        Number of the broker, from 0; it belongs to the data directory for ever.
+    config
+        Configuration file; see docs/configuration.md.
+    """
+    die_with_supervisor()
+    from millrace import node  # the whole log: other commands start faster without it
+
+    if id < 0:
+        raise ConfigError(f"--id: {id}: broker ids count from 0")
+    settings = configuration.load(config)
+    preflight.check_broker(settings, id)
+    path = None if settings.logs_dir == "-" else os.path.join(settings.logs_dir, f"broker-{id}.log")
+    logs.configure(settings.logging, path=path)
+    asyncio.run(node.serve_broker(settings, id))

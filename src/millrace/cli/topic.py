@@ -1,0 +1,96 @@
+"""`millrace topic create|list|describe|delete`, over the API."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from cyclopts import App, Parameter
+
+from millrace.cli.client import Api
+from millrace.cli.exits import USAGE, CommandFailed
+from millrace.cli.output import Form, console, show, table_of
+
+app = App(name="topic", help="Topics of the cluster in --dir.")
+
+Output = Annotated[Form, Parameter(alias="-o")]
+
+
+@app.command
+def create(
+    name: str,
+    *,
+    partitions: int = -1,
+    replication_factor: int = -1,
+    config: Annotated[list[str] | None, Parameter(alias="-c", negative="")] = None,
+    dir: str = ".millrace",
+) -> None:
+    """Create a topic.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    partitions
+        Number of partitions; -1: the cluster's default.
+    replication_factor
+        Copies of each partition; -1: three, or as many as there are brokers.
+    config
+        Topic setting as key=value; may be given several times.
+    dir
+        Directory of the cluster.
+    """
+    made = Api.of(dir).ask("POST", "/api/v2/topics", {
+        "name": name, "partitions": partitions, "replication_factor": replication_factor,
+        "configs": dict(_pair(text) for text in config or ())})
+    console().print(f"created {made['name']}: {made['partition_count']} partitions, "
+                    f"{made['replication_factor']} replicas each")
+
+
+@app.command(name="list")
+def list_(*, dir: str = ".millrace", output: Output = "table") -> None:
+    """List topics."""
+    found = Api.of(dir).ask("GET", "/api/v2/topics")
+    columns = ("topic", "partitions", "replicas", "offline", "under-replicated")
+    show(found, output, table_of(columns, [
+        (t["name"], t["partition_count"], t["replication_factor"], t["offline_partitions"],
+         t["under_replicated_partitions"]) for t in found["items"]]))
+
+
+@app.command
+def describe(name: str, *, dir: str = ".millrace", output: Output = "table") -> None:
+    """Show a topic's partitions with every replica's LEO, HW and epoch."""
+    found = Api.of(dir).ask("GET", f"/api/v2/topics/{quote(name, safe='')}")
+    rows = [_partition_row(p) for p in found["partitions"]]
+    columns = ("partition", "leader", "epoch", "isr", "elr", "replicas: broker leo/hw@epoch")
+    title = f"{found['name']} {found['topic_id']}"
+    show(found, output, table_of(columns, rows, title=title))
+
+
+@app.command
+def delete(name: str, *, dir: str = ".millrace") -> None:
+    """Delete a topic and its data."""
+    Api.of(dir).ask("DELETE", f"/api/v2/topics/{quote(name, safe='')}")
+    console().print(f"deleted {name}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise CommandFailed(f"--config: {text!r}: write key=value", USAGE)
+    return key, value
+
+
+def _partition_row(p: dict[str, Any]) -> tuple[Any, ...]:
+    replicas = "  ".join(
+        f"{r['broker']} {_known(r['leo'])}/{_known(r['hw'])}@{_known(r['leader_epoch'])}" for r in p["replicas"])
+    leader = p["leader"] if p["leader"] >= 0 else f"offline ({p['why']})"
+    return p["partition"], leader, p["leader_epoch"], _ids(p["isr"]), _ids(p["elr"]), replicas
+
+
+def _ids(brokers: list[int]) -> str:
+    return ",".join(map(str, brokers)) or "-"
+
+
+def _known(value: Any) -> str:
+    return "?" if value is None else str(value)

@@ -1,0 +1,104 @@
+"""The typed table of topic configs: what may be set on a topic, to which values, and what it means.
+
+In: a key and the text a client sent. Out: a typed value, or InvalidTopicConfig that names key and remedy. Keys the
+product would not honour are refused rather than stored: a setting that does nothing is a lie.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from millrace import limits
+from millrace.errors import InvalidTopicConfig
+
+Value = int | str
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+DAY_MS = 24 * 3600 * 1000
+TEXT_CHARS_MAX = 100   # of a value as sent: it becomes part of a metadata record
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
+
+PLACEMENTS = ("round-robin", "least-loaded", "rack-aware")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """`default` None: depends on the topic or the cluster, `doc` says how. `choices` for texts, bounds for numbers."""
+
+    key: str
+    default: Value | None
+    doc: str
+    choices: tuple[str, ...] = ()
+    low: int = 0
+    high: int = LONG_MAX
+
+    @property
+    def is_number(self) -> bool:
+        return not self.choices
+
+    def parse(self, text: str) -> Value:
+        if len(text) > TEXT_CHARS_MAX:
+            raise InvalidTopicConfig(f"{self.key}: a value has at most {TEXT_CHARS_MAX} characters, not {len(text)}")
+        return self._number(text) if self.is_number else self._choice(text)
+
+    def _number(self, text: str) -> int:
+        if not _WHOLE.fullmatch(text):
+            raise InvalidTopicConfig(f"{self.key}={text!r} is not a whole number")
+        value = int(text)
+        if not self.low <= value <= self.high:
+            raise InvalidTopicConfig(f"{self.key}={value} is out of range: give {self.low} to {self.high}")
+        return value
+
+    def _choice(self, text: str) -> str:
+        value = ",".join(sorted(part.strip() for part in text.split(",")))
+        if value not in self.choices:
+            raise InvalidTopicConfig(f"{self.key}={text!r} is not one of {' | '.join(self.choices)}")
+        return value
+
+
+def _table(*configs: TopicConfig) -> dict[str, TopicConfig]:
+    return {config.key: config for config in configs}
+
+
+MIN_INSYNC = "min.insync.replicas"
+PLACEMENT = "millrace.placement"
+
+TOPIC_CONFIGS = _table(
+    TopicConfig(MIN_INSYNC, None, "acks=all writes and the high watermark need so many in-sync replicas. "
+                "Default: 2 for a replication factor of 3 or more, 1 below.", low=1, high=INT_MAX),
+    TopicConfig("max.message.bytes", limits.BATCH_BYTES_MAX, "Largest record batch a producer may send.",
+                high=limits.BATCH_BYTES_CEILING),
+    TopicConfig("retention.ms", 7 * DAY_MS, "Log files whose newest record is older may go; -1 keeps all.", low=-1),
+    TopicConfig("retention.bytes", -1, "Oldest log files go while a partition is larger; -1: no bound.", low=-1),
+    TopicConfig("segment.bytes", limits.LOG_FILE_BYTES, "A log file rolls at this size.",
+                low=64 * limits.KIB, high=INT_MAX),
+    TopicConfig("segment.ms", 7 * DAY_MS, "A log file rolls at this age, so that retention can work.", low=1000),
+    TopicConfig("cleanup.policy", "delete", "delete: by age and size; compact: the newest record of each key stays.",
+                choices=("delete", "compact", "compact,delete")),
+    TopicConfig("delete.retention.ms", DAY_MS, "Compaction keeps a deletion mark this long.", low=0),
+    TopicConfig("min.compaction.lag.ms", 0, "A record is not compacted away before this age.", low=0),
+    TopicConfig("compression.type", "producer", "Batches are kept as the producer compressed them.",
+                choices=("producer",)),
+    TopicConfig("message.timestamp.type", "CreateTime", "Records keep the time the producer gave them.",
+                choices=("CreateTime",)),
+    TopicConfig("unclean.leader.election.enable", "false", "Unclean election is an operator's command, never a "
+                "setting.", choices=("false",)),
+    TopicConfig("replica.lag.time.max.ms", int(limits.REPLICA_LAG_S * 1000),
+                "A follower that has not caught up for this long leaves the ISR.", low=500, high=INT_MAX),
+    TopicConfig(PLACEMENT, None, "How replicas are placed when partitions are created. Default: the cluster's policy.",
+                choices=PLACEMENTS),
+)
+
+
+def parse(key: str, text: str) -> Value:
+    """The typed value, or InvalidTopicConfig."""
+    config = TOPIC_CONFIGS.get(key)
+    if config is None:
+        raise InvalidTopicConfig(f"unknown topic config {key!r}; known: {', '.join(sorted(TOPIC_CONFIGS))}")
+    return config.parse(text)
+
+
+def default_min_insync(replication_factor: int) -> int:
+    """Two copies acknowledge where three exist, so that one may be away [L3]."""
+    return 2 if replication_factor >= 3 else 1

@@ -1,0 +1,322 @@
+"""The one tree of errors. The class answers: whose fault, try again?, which code.
+
+    MillraceError
+    ├── UserError ............. bad input; the message names the key and the remedy, nothing was changed
+    │   ├── ConfigError          exit 2
+    │   ├── InvalidRequest, InvalidTopicName, InvalidPartitions, InvalidReplicationFactor, InvalidConfig …
+    │   └── UnknownTopicOrPartition, TopicExists …
+    ├── Refused ............... a rule of the protocol said no (stale epoch, not leader, lease over)
+    │   ├── NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch, NotEnoughReplicas …
+    │   └── Deposed, OfficeHeld, StaleIncarnation, StaleToken
+    ├── Unreachable ........... the other side did not answer (retriable)
+    └── Damaged ............... bytes that are not what was written
+        └── CorruptBatch, NewerFormat, DiskFailed
+
+`kafka_code` is what a Kafka client is told, `http_status` what an HTTP client is told, `code` what everyone reads.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class MillraceError(Exception):
+    code: ClassVar[str] = "internal"
+    retriable: ClassVar[bool] = False
+    http_status: ClassVar[int] = 500
+    kafka_code: ClassVar[int] = -1
+
+
+class UserError(MillraceError):
+    code = "invalid_request"
+    http_status = 400
+    kafka_code = 42
+
+
+class ConfigError(UserError):
+    code = "invalid_configuration"
+
+
+class InvalidRequest(UserError):
+    code = "invalid_request"
+
+
+class InvalidTopicName(UserError):
+    code = "invalid_topic_name"
+    kafka_code = 17
+
+
+class InvalidPartitions(UserError):
+    code = "invalid_partitions"
+    kafka_code = 37
+
+
+class InvalidReplicationFactor(UserError):
+    code = "invalid_replication_factor"
+    kafka_code = 38
+
+
+class InvalidAssignment(UserError):
+    code = "invalid_replica_assignment"
+    kafka_code = 39
+
+
+class InvalidTopicConfig(UserError):
+    code = "invalid_topic_config"
+    kafka_code = 40
+
+
+class PolicyViolation(UserError):
+    code = "policy_violation"
+    kafka_code = 44
+
+
+class TopicExists(UserError):
+    code = "topic_exists"
+    http_status = 409
+    kafka_code = 36
+
+
+class UnknownTopicOrPartition(UserError):
+    code = "unknown_topic_or_partition"
+    http_status = 404
+    retriable = True
+    kafka_code = 3
+
+
+class UnknownTopicId(UserError):
+    code = "unknown_topic_id"
+    http_status = 404
+    retriable = True
+    kafka_code = 100
+
+
+class UnsupportedVersion(UserError):
+    code = "unsupported_version"
+    kafka_code = 35
+
+
+class InvalidRequiredAcks(UserError):
+    code = "invalid_required_acks"
+    kafka_code = 21
+
+
+class MessageTooLarge(UserError):
+    code = "message_too_large"
+    http_status = 413
+    kafka_code = 10
+
+
+class InvalidRecord(UserError):
+    """A whole batch, but one a client may not write."""
+
+    code = "invalid_record"
+    kafka_code = 87
+
+
+class UnsupportedForMessageFormat(UserError):
+    code = "unsupported_for_message_format"
+    kafka_code = 43
+
+
+class Refused(MillraceError):
+    code = "refused"
+    retriable = True
+    http_status = 409
+
+
+class NotLeader(Refused):
+    code = "not_leader"
+    http_status = 421
+    kafka_code = 6
+
+
+class LeaderNotAvailable(Refused):
+    code = "leader_not_available"
+    http_status = 503
+    kafka_code = 5
+
+
+class FencedLeaderEpoch(Refused):
+    code = "fenced_leader_epoch"
+    kafka_code = 74
+
+
+class UnknownLeaderEpoch(Refused):
+    code = "unknown_leader_epoch"
+    kafka_code = 75
+
+
+class OffsetOutOfRange(Refused):
+    code = "offset_out_of_range"
+    retriable = False
+    kafka_code = 1
+
+
+class OffsetNotAvailable(Refused):
+    code = "offset_not_available"
+    kafka_code = 78
+
+
+class NotEnoughReplicas(Refused):
+    code = "not_enough_replicas"
+    http_status = 503
+    kafka_code = 19
+
+
+class NotEnoughReplicasAfterAppend(Refused):
+    code = "not_enough_replicas_after_append"
+    http_status = 503
+    kafka_code = 20
+
+
+class RequestTimedOut(Refused):
+    code = "request_timed_out"
+    http_status = 504
+    kafka_code = 7
+
+
+class NotController(Refused):
+    code = "not_controller"
+    http_status = 421
+    kafka_code = 41
+
+
+class OutOfOrderSequence(Refused):
+    code = "out_of_order_sequence_number"
+    retriable = False
+    kafka_code = 45
+
+
+class DuplicateSequence(Refused):
+    code = "duplicate_sequence_number"
+    retriable = False
+    kafka_code = 46
+
+
+class InvalidProducerEpoch(Refused):
+    code = "invalid_producer_epoch"
+    retriable = False
+    kafka_code = 47
+
+
+class UnknownProducerId(Refused):
+    code = "unknown_producer_id"
+    retriable = False
+    kafka_code = 59
+
+
+class StaleIncarnation(Refused):
+    """Another start of the same broker is registered: this process must end."""
+
+    code = "stale_incarnation"
+    retriable = False
+    kafka_code = 77
+
+
+class StaleToken(Refused):
+    code = "stale_token"
+    retriable = False
+
+
+class Deposed(Refused):
+    """The office is no longer ours: another holder, or a higher token."""
+
+    code = "deposed"
+    retriable = False
+
+
+class OfficeHeld(Refused):
+    code = "office_held"
+
+
+class IndexConflict(Refused):
+    """The history moved on: read it again before deciding."""
+
+    code = "index_conflict"
+
+
+class IndexCompacted(Refused):
+    """The records asked for are only in the snapshot now: load it, then read after its index."""
+
+    code = "index_compacted"
+
+
+class Unreachable(MillraceError):
+    code = "unreachable"
+    retriable = True
+    http_status = 503
+    kafka_code = 13
+
+
+class StoreUnreachable(Unreachable):
+    code = "store_unreachable"
+
+
+class TimedOut(Unreachable):
+    code = "timed_out"
+    http_status = 504
+    kafka_code = 7
+
+
+class Damaged(MillraceError):
+    code = "damaged"
+    kafka_code = 56
+
+
+class CorruptBatch(Damaged):
+    """Bytes a client or a peer sent, or that a disk gave back, are not a whole, valid record batch."""
+
+    code = "corrupt_message"
+    retriable = True
+    kafka_code = 2
+    http_status = 400
+
+
+class Malformed(Damaged):
+    """A frame or request that cannot be decoded. The only error a decoder raises."""
+
+    code = "malformed"
+    kafka_code = 42
+    http_status = 400
+
+
+class NewerFormat(Damaged):
+    """Written by a newer millrace: refused rather than guessed."""
+
+    code = "newer_format"
+
+
+class DiskFailed(Damaged):
+    """A write or sync failed: the file is not trusted again."""
+
+    code = "storage_error"
+    retriable = True
+
+
+class DiskFull(DiskFailed):
+    code = "disk_full"
+    http_status = 507
+
+
+class ForeignDirectory(ConfigError):
+    """A data directory of another broker or another cluster."""
+
+    code = "foreign_directory"
+
+
+def all_errors() -> dict[str, type[MillraceError]]:
+    """Every class by its code; the most general one where two share a code."""
+    found: dict[str, type[MillraceError]] = {}
+    queue: list[type[MillraceError]] = [MillraceError]
+    while queue:
+        kind = queue.pop(0)
+        found.setdefault(kind.code, kind)
+        queue.extend(kind.__subclasses__())
+    return found
+
+
+def from_code(code: str, message: str) -> MillraceError:
+    """The error a peer named, as ours to raise."""
+    kind = all_errors().get(code, MillraceError)
+    return kind(message)

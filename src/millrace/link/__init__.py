@@ -1,0 +1,1 @@
+"""Links: one connection per ordered pair of processes, with control calls and replication streams on it."""

@@ -1,0 +1,22 @@
+"""What the controller is told at its start; the same on every candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millrace import limits
+from millrace.core.admin import Defaults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerConfig:
+    lease_s: float = limits.LEASE_S
+    session_s: float = limits.SESSION_S
+    tenure_s: float = limits.TENURE_S
+    renew_s: float = limits.TENURE_RENEW_S
+    clock_drift_max: float = limits.CLOCK_DRIFT_MAX
+    tick_s: float = 0.1                # how late silence and proof of death may be noticed
+    eager_s: float = 0.5               # after a lost connection the process is looked for in short steps, this long
+    eager_step_s: float = 0.01         # a killed process closes its sockets a little before it is gone
+    snapshot_every_records: int = limits.SNAPSHOT_EVERY_RECORDS
+    defaults: Defaults = field(default_factory=Defaults)

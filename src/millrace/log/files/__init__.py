@@ -1,0 +1,1 @@
+"""Log files: a broker's data directory. See README.md."""

@@ -1,0 +1,1 @@
+"""The Kafka port: what unmodified Kafka clients speak to a broker. See README.md."""

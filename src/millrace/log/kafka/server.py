@@ -1,0 +1,190 @@
+"""The Kafka listener: connections, dispatch, limits.
+
+    frame ─▶ header ─▶ Produce, Fetch, FenceWriter: plain calls that answer now or leave a callback
+                  └──▶ everything else: table-driven; plain calls, or a task where the controller must be asked
+
+In: frames of clients. Out: answers in order. Promise: whatever a client sends, the others are not disturbed: what
+cannot be read closes its own connection with one line in the log; slow, silent and too many peers are cut off [L25].
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from millrace.errors import Malformed, UnsupportedVersion
+from millrace.link.conn import FrameConn
+from millrace.log.kafka import admin, configs, fence, fetch, metadata, offsets, produce
+from millrace.log.kafka.client import Client, Slot
+from millrace.log.kafka.shell import KafkaOptions, KafkaStats, Service, Shell
+from millrace.wire.kafka import apis, hot
+from millrace.wire.kafka.apis import Key
+from millrace.wire.kafka.codec import APIS, Api, Fields, decode
+
+log = structlog.get_logger(__name__)
+
+SWEEP_S = 1.0
+
+Hot = Callable[[Service, Client, hot.Header, memoryview], None]
+Cold = Callable[[Service, int, Fields], Fields | Awaitable[Fields]]
+
+
+def api_versions(service: Service, version: int, fields: Fields) -> Fields:
+    return {
+        "api_keys": [
+            {"api_key": key, "min_version": offered.first, "max_version": offered.last}
+            for key, offered in apis.ADVERTISED.items()
+        ]
+    }
+
+
+HOT: dict[int, Hot] = {
+    Key.PRODUCE: produce.handle,
+    Key.FETCH: fetch.handle,
+    Key.FENCE_WRITER: fence.handle,
+}
+COLD: dict[int, Cold] = {
+    Key.API_VERSIONS: api_versions,
+    Key.METADATA: metadata.metadata,
+    Key.DESCRIBE_CLUSTER: metadata.describe_cluster,
+    Key.FIND_COORDINATOR: metadata.find_coordinator,
+    Key.LIST_OFFSETS: offsets.list_offsets,
+    Key.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+    Key.INIT_PRODUCER_ID: admin.init_producer_id,
+    Key.CREATE_TOPICS: admin.create_topics,
+    Key.DELETE_TOPICS: admin.delete_topics,
+    Key.CREATE_PARTITIONS: admin.create_partitions,
+    Key.DESCRIBE_CONFIGS: configs.describe_configs,
+    Key.ALTER_CONFIGS: configs.alter_configs,
+    Key.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+}
+
+
+class KafkaServer:
+    def __init__(self, shell: Shell, options: KafkaOptions | None = None) -> None:
+        self._options = options or KafkaOptions()
+        self._service = Service(shell, self._options, self._queued_bytes)
+        self._server: asyncio.AbstractServer | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.clients: dict[FrameConn, Client] = {}
+
+    @property
+    def stats(self) -> KafkaStats:
+        return self._service.stats
+
+    @property
+    def port(self) -> int:
+        """The one really bound: for listeners opened on port 0."""
+        assert isinstance(self._server, asyncio.Server)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def listen(self, host: str, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, host, port)
+        self._sweep()
+
+    async def close(self) -> None:
+        if self._sweeper:
+            self._sweeper.cancel()
+        if self._server:
+            self._server.close()
+        for conn in list(self.clients):
+            conn.abort()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- connections -----------------------------------------------------------------------------------------------
+
+    def _accept(self) -> FrameConn:
+        return FrameConn(
+            self._frame, on_open=self._opened, on_closed=self._closed, frame_bytes_max=self._options.frame_bytes_max
+        )
+
+    def _opened(self, conn: FrameConn) -> None:
+        if len(self.clients) >= self._options.connections_max:
+            if not self.stats.connections_refused:
+                log.warning("connections are refused: too many", limit=self._options.connections_max)
+            self.stats.connections_refused += 1
+            conn.abort()
+            return
+        self.stats.connections_opened += 1
+        self.clients[conn] = conn.context = Client(conn, self._options.in_flight_max)
+
+    def _closed(self, conn: FrameConn, _: Exception | None) -> None:
+        client = self.clients.pop(conn, None)
+        if client is not None:
+            client.gone()
+
+    def _queued_bytes(self) -> int:
+        return sum(conn.queued_bytes for conn in self.clients)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for conn, client in list(self.clients.items()):
+            why = conn.overdue(now)
+            if why and not (why == "idle" and client.in_flight):
+                log.info("client cut off", peer=conn.peername, why=why)
+                self.stats.connections_cut += 1
+                conn.abort()
+        self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def _frame(self, conn: FrameConn, frame: memoryview) -> None:
+        """Raises what closes the connection; FrameConn logs it."""
+        client: Client = conn.context
+        if client.closing:
+            return
+        header = hot.parse_header(frame)
+        key = header.key
+        self.stats.requests[key] = self.stats.requests.get(key, 0) + 1
+        api = APIS.get(key)
+        if api is None or header.version not in api.versions:
+            self._unsupported(client, header)
+            return
+        hot_handler = HOT.get(key)
+        if hot_handler is not None:
+            hot_handler(self._service, client, header, frame)
+            return
+        fields = decode(api, header.version, frame[header.body :], exact=False)
+        self._cold(client, api, header, COLD[key](self._service, header.version, fields))
+
+    def _unsupported(self, client: Client, header: hot.Header) -> None:
+        """Every client may ask ApiVersions in any version: it is told ours in the oldest form and asks again."""
+        if header.key != Key.API_VERSIONS:
+            raise Malformed(f"call {header.key} version {header.version} is not served; ask for ApiVersions")
+        fields = {"error_code": UnsupportedVersion.kafka_code, **api_versions(self._service, 0, {})}
+        client.slot().answer([apis.encode_response(APIS[Key.API_VERSIONS], 0, header.correlation, fields)])
+
+    def _cold(self, client: Client, api: Api, header: hot.Header, result: Fields | Awaitable[Fields]) -> None:
+        slot = client.slot()
+        if not inspect.isawaitable(result):
+            slot.answer([apis.encode_response(api, header.version, header.correlation, result)])
+            return
+        task = asyncio.get_running_loop().create_task(self._finish(client, slot, api, header, result))
+        self._tasks[task] = None
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+
+    async def _finish(
+        self, client: Client, slot: Slot, api: Api, header: hot.Header, result: Awaitable[Fields]
+    ) -> None:
+        try:
+            answer = apis.encode_response(api, header.version, header.correlation, await result)
+        except Exception:
+            self.stats.handler_failures += 1
+            log.exception("connection closed: a handler failed", api=api.name, peer=client.conn.peername)
+            client.conn.abort()
+            return
+        slot.answer([answer])

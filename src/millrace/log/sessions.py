@@ -1,0 +1,356 @@
+"""The leader's side of replication: one session per follower's link, one stream per partition on it.
+
+In: ATTACH, FETCH, DETACH of the follower; appends and high-watermark moves of partitions. Out: DATA frames.
+
+    append ─▶ stream is dirty ─▶ one respond per turn of the loop ─▶ DATA with all dirty streams, in rotation
+    FETCH = "I have made durable up to here" ─▶ the decider counts it ─▶ HW ─▶ acknowledgements, HW news
+
+Promises: an idle stream costs nothing; a stream gets its share of a frame and goes to the back of the queue, so a slow
+or large one starves nobody; at most `FRAMES_IN_FLIGHT_MAX` frames with data are unacknowledged; HW news rides on data
+or leaves after `HW_NEWS_S` [L4]. What was sent counts for nothing: only a FETCH moves what the leader believes [L5].
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import structlog
+
+from millrace import limits
+from millrace.core.effects import Diverged, Fence, OutOfRange, Serve
+from millrace.errors import Damaged, NotLeader, OffsetOutOfRange, UnknownLeaderEpoch
+from millrace.link.server import Peer
+from millrace.model.ids import TopicPartition
+from millrace.wire import links
+
+if TYPE_CHECKING:
+    from millrace.log.partition import Host, Partition
+
+log = structlog.get_logger(__name__)
+
+FRAMES_IN_FLIGHT_MAX = 3
+HW_NEWS_S = 0.03
+NEWS_PER_FRAME_MAX = 2_000
+
+NO_DIVERGENCE = (-1, -1)
+
+
+class Stream:
+    """One partition as one follower's session sees it."""
+
+    __slots__ = ("acked", "asked", "hw_sent", "id", "live", "partition", "sent", "serving", "session", "start_sent")
+
+    def __init__(self, session: Session, asked: links.Attach) -> None:
+        self.session = session
+        self.id = asked.stream
+        self.asked = asked                 # where it began: evaluated again when the leader learns its epoch
+        self.partition: Partition | None = None
+        self.live = True                   # False once replaced, detached or cut off
+        self.serving = False               # the logs agree up to `sent`: data may follow
+        self.sent = asked.offset
+        self.acked = -1
+        self.hw_sent = -1
+        self.start_sent = -1
+
+    def more(self) -> None:
+        """The partition has bytes that were not sent."""
+        self.session.dirty(self)
+
+    def news(self) -> None:
+        """The high watermark or the log start moved."""
+        self.session.heard(self)
+
+    def retry(self) -> None:
+        """The partition's epoch rose: the follower's ATTACH may be answered now."""
+        if self.live and self.partition is not None:
+            self.session.evaluate(self, self.partition, *self.asked[3:])
+
+    def fenced(self, leader_epoch: int) -> None:
+        """The partition is not led here any more."""
+        self.session.refuse(self, NotLeader.kafka_code, leader_epoch)
+
+    def drop(self) -> None:
+        self.session.drop(self)
+
+
+class Session:
+    """All streams of one follower's link."""
+
+    __slots__ = (
+        "_answers", "_dirty", "_in_flight", "_loop", "_news", "_news_timer", "_scheduled", "closed", "follower",
+        "frames_out", "host", "leaders", "peer", "streams",
+    )
+
+    def __init__(self, host: Host, leaders: Leaders, peer: Peer) -> None:
+        self.host, self.leaders, self.peer = host, leaders, peer
+        self.follower = peer.member
+        self.streams: dict[int, Stream] = {}
+        self.closed = False
+        self.frames_out = 0
+        self._loop = asyncio.get_running_loop()
+        self._dirty: dict[Stream, None] = {}      # in the order in which they get their turn
+        self._news: dict[Stream, None] = {}
+        self._answers: list[bytes] = []           # refusals and divergences: they leave with the next frame
+        self._in_flight: deque[list[tuple[Stream, int]]] = deque()
+        self._scheduled = False
+        self._news_timer: asyncio.TimerHandle | None = None
+
+    # -- what the follower says ------------------------------------------------------------------------------------
+
+    def attach(self, asked: links.Attach) -> None:
+        old = self.streams.get(asked.stream)
+        if old is not None:
+            self.drop(old)
+        stream = self.streams[asked.stream] = Stream(self, asked)
+        tp = TopicPartition(asked.topic_id, asked.partition)
+        partition = self.leaders.find(tp)
+        if partition is None:
+            self.leaders.park(tp, stream)
+            return
+        stream.partition = partition
+        self.evaluate(stream, partition, asked.leader_epoch, asked.offset, asked.last_epoch)
+
+    def fetch(self, entries: Iterable[links.Fetch]) -> None:
+        for stream_id, epoch, offset, last_epoch in entries:
+            stream = self.streams.get(stream_id)
+            if stream is not None and stream.partition is not None:
+                self.evaluate(stream, stream.partition, epoch, offset, last_epoch)
+        self._retire()
+
+    def detach(self, stream_ids: Iterable[int]) -> None:
+        for stream_id in stream_ids:
+            stream = self.streams.get(stream_id)
+            if stream is not None:
+                self.drop(stream)
+        self._retire()
+
+    def evaluate(self, stream: Stream, partition: Partition, epoch: int, offset: int, last_epoch: int) -> None:
+        """The decider's answer to a follower that has everything below `offset`, the last of it of `last_epoch`."""
+        if partition.failed:
+            self.refuse(stream, NotLeader.kafka_code, partition.replica.leader_epoch)
+            return
+        now = self.host.ports.clock.now()
+        answer = partition.replica.follower_fetched(
+            now, follower=self.follower, incarnation=self.peer.incarnation, epoch=epoch, offset=offset,
+            last_epoch=last_epoch,
+        )
+        match answer:
+            case Serve():
+                self._serve(stream, partition, offset)
+                partition.take(answer.effects)
+            case Diverged():
+                self._stop(stream)
+                self._answer(stream, 0, partition.replica.leader_epoch, (answer.epoch, answer.end))
+            case OutOfRange():
+                self._stop(stream)
+                self._answer(stream, OffsetOutOfRange.kafka_code, partition.replica.leader_epoch, NO_DIVERGENCE)
+            case Fence():
+                self._stop(stream)
+                if answer.error == UnknownLeaderEpoch.kafka_code or epoch > partition.replica.leader_epoch:
+                    partition.parked[self.follower] = stream     # answered as soon as this broker learns the epoch
+                else:
+                    self.refuse(stream, answer.error, partition.replica.leader_epoch)
+
+    def _serve(self, stream: Stream, partition: Partition, offset: int) -> None:
+        stream.acked = offset
+        if not stream.serving:
+            stream.serving = True
+            stream.sent = offset
+            old = partition.streams.get(self.follower)
+            if old is not None and old is not stream:
+                old.drop()
+            partition.streams[self.follower] = stream
+            self.heard(stream)
+        if stream.sent < partition.log.log_end:
+            self.dirty(stream)
+        elif partition.replica.hw > stream.hw_sent:
+            self.heard(stream)
+
+    # -- what happens to a stream ----------------------------------------------------------------------------------
+
+    def _stop(self, stream: Stream) -> None:
+        """No data until the follower says where it stands."""
+        stream.serving = False
+        partition = stream.partition
+        if partition is not None:
+            for streams in (partition.streams, partition.parked):
+                if streams.get(self.follower) is stream:
+                    del streams[self.follower]
+        self._dirty.pop(stream, None)
+        self._news.pop(stream, None)
+
+    def drop(self, stream: Stream) -> None:
+        self._stop(stream)
+        stream.live = False
+        if self.streams.get(stream.id) is stream:
+            del self.streams[stream.id]
+
+    def refuse(self, stream: Stream, error: int, leader_epoch: int) -> None:
+        self._stop(stream)
+        self._answer(stream, error, leader_epoch, NO_DIVERGENCE)
+
+    def _answer(self, stream: Stream, error: int, leader_epoch: int, diverging: tuple[int, int]) -> None:
+        start = stream.partition.log.log_start if stream.partition is not None else 0
+        self._answers.append(links.encode_data_entry(stream.id, error, leader_epoch, -1, start, diverging, 0))
+        self._schedule()
+
+    # -- sending ---------------------------------------------------------------------------------------------------
+
+    def dirty(self, stream: Stream) -> None:
+        self._dirty[stream] = None
+        if not self._scheduled and len(self._in_flight) < FRAMES_IN_FLIGHT_MAX:
+            self._schedule()
+
+    def heard(self, stream: Stream) -> None:
+        self._news[stream] = None
+        if self._news_timer is None and not self._scheduled:
+            self._news_timer = self._loop.call_later(HW_NEWS_S, self._respond)
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self.closed:
+            self._scheduled = True
+            self._loop.call_soon(self._respond)
+
+    def _respond(self) -> None:
+        self._scheduled = False
+        if self._news_timer is not None:
+            self._news_timer.cancel()
+            self._news_timer = None
+        if self.closed:
+            return
+        chunks: list[links.Chunk] = list(self._answers)
+        self._answers = []
+        if self._dirty and len(self._in_flight) < FRAMES_IN_FLIGHT_MAX:
+            self._fill(chunks)
+        for stream in list(islice(self._news, NEWS_PER_FRAME_MAX)):
+            del self._news[stream]
+            if stream.serving and stream.partition is not None:
+                chunks.append(self._entry(stream, stream.partition, 0))
+        if chunks:
+            self.frames_out += 1
+            self.host.stats.replica_frames_out += 1
+            self.peer.send(links.DATA, chunks)
+        if self._news or (self._dirty and len(self._in_flight) < FRAMES_IN_FLIGHT_MAX):
+            self._schedule()
+
+    def _fill(self, chunks: list[links.Chunk]) -> None:
+        """Data of dirty streams in turn, up to a frame's bytes; what is not finished goes to the back."""
+        left = limits.REPLICA_FRAME_BYTES_MAX
+        again: list[Stream] = []
+        carried: list[tuple[Stream, int]] = []
+        while self._dirty and left > 0:
+            stream = next(iter(self._dirty))
+            del self._dirty[stream]
+            partition = stream.partition
+            if not stream.serving or partition is None:
+                continue
+            data = self._read(stream, partition, min(left, limits.REPLICA_STREAM_BYTES_MAX))
+            if data is None:
+                continue
+            chunks.append(self._entry(stream, partition, len(data)))
+            chunks.append(data)
+            self._news.pop(stream, None)
+            carried.append((stream, stream.sent))
+            left -= len(data)
+            if stream.sent < partition.log.log_end:
+                again.append(stream)
+        for stream in again:
+            self._dirty[stream] = None
+        if carried:
+            self._in_flight.append(carried)
+            self.host.stats.replica_bytes_out += limits.REPLICA_FRAME_BYTES_MAX - left
+
+    def _read(self, stream: Stream, partition: Partition, max_bytes: int) -> bytes | None:
+        """The next bytes of a stream; a log that cannot be read is reported, and only its stream stops."""
+        try:
+            chunk = partition.log.read(stream.sent, max_bytes, upto=partition.log.log_end)
+            data = chunk.bytes() if chunk is not None else None
+        except OffsetOutOfRange:
+            self.refuse(stream, OffsetOutOfRange.kafka_code, partition.replica.leader_epoch)
+            return None
+        except Damaged as e:
+            self.refuse(stream, NotLeader.kafka_code, partition.replica.leader_epoch)
+            self.host.damaged(partition, str(e))
+            return None
+        if chunk is not None:
+            stream.sent = chunk.end
+        return data
+
+    def _entry(self, stream: Stream, partition: Partition, size: int) -> bytes:
+        replica = partition.replica
+        stream.hw_sent, stream.start_sent = replica.hw, partition.log.log_start
+        return links.encode_data_entry(
+            stream.id, 0, replica.leader_epoch, replica.hw, partition.log.log_start, NO_DIVERGENCE, size
+        )
+
+    def _retire(self) -> None:
+        """Frames whose every stream was acknowledged (or ended) free their place in the window."""
+        flight = self._in_flight
+        while flight and all(s.acked >= end or not s.serving for s, end in flight[0]):
+            flight.popleft()
+        if self._dirty and len(flight) < FRAMES_IN_FLIGHT_MAX:
+            self._schedule()
+
+    def close(self) -> None:
+        self.closed = True
+        if self._news_timer is not None:
+            self._news_timer.cancel()
+            self._news_timer = None
+        for stream in list(self.streams.values()):
+            self.drop(stream)
+        self._in_flight.clear()
+
+
+class Leaders:
+    """All sessions of followers with this broker."""
+
+    __slots__ = ("_host", "_parked", "find", "sessions")
+
+    def __init__(self, host: Host, find: Callable[[TopicPartition], Partition | None]) -> None:
+        self._host = host
+        self.find = find
+        self.sessions: dict[Peer, Session] = {}
+        self._parked: dict[TopicPartition, list[Stream]] = {}   # of partitions this broker has not heard of yet
+
+    def on_attach(self, peer: Peer, body: memoryview) -> None:
+        session = self._session(peer)
+        for asked in links.decode_attach(body):
+            session.attach(asked)
+
+    def on_fetch(self, peer: Peer, body: memoryview) -> None:
+        self._session(peer).fetch(links.decode_fetch(body))
+
+    def on_detach(self, peer: Peer, body: memoryview) -> None:
+        self._session(peer).detach(links.decode_detach(body))
+
+    def on_closed(self, peer: Peer) -> None:
+        session = self.sessions.pop(peer, None)
+        if session is not None:
+            session.close()
+
+    def park(self, tp: TopicPartition, stream: Stream) -> None:
+        streams = [s for s in self._parked.get(tp, ()) if s.live]
+        self._parked[tp] = [*streams, stream]
+
+    def created(self, partition: Partition) -> None:
+        """A partition came to be here: followers that asked early are answered."""
+        for stream in self._parked.pop(partition.tp, ()):
+            if stream.live:
+                stream.partition = partition
+                stream.retry()
+
+    def close(self) -> None:
+        for session in list(self.sessions.values()):
+            session.close()
+        self.sessions.clear()
+        self._parked.clear()
+
+    def _session(self, peer: Peer) -> Session:
+        session = self.sessions.get(peer)
+        if session is None:
+            session = self.sessions[peer] = Session(self._host, self, peer)
+        return session

@@ -1,0 +1,141 @@
+"""The composition root: processes out of rooms.
+
+    ports ─▶ store ─▶ Broker (log directory, links, controller candidate) ─▶ KafkaServer
+                         └──▶ HTTP, up first: a broker that still starts answers /livez and says why it is not ready
+
+In: a checked configuration. Out: a running process that ends on SIGTERM or SIGINT, cleanly and in bounded time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import signal
+
+from millrace.api.app import HttpServer, build
+from millrace.core.admin import Defaults
+from millrace.errors import ConfigError, DiskFull
+from millrace.log.broker import Broker
+from millrace.log.config import BrokerConfig
+from millrace.log.controller.config import ControllerConfig
+from millrace.log.kafka.server import KafkaServer
+from millrace.log.kafka.shell import KafkaOptions
+from millrace.ops.config import Config
+from millrace.ops.logging import get_logger
+from millrace.ops.preflight import port_error
+from millrace.ops.real import boot_of, read_boot_id, real_ports
+from millrace.store import open_store
+
+log = get_logger(__name__)
+
+
+async def serve_broker(config: Config, broker_id: int) -> None:
+    """Runs one broker until it is told to stop or cannot go on; raises what ended it."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(sig, stop.set)
+    ports = real_ports()
+    store = open_store(config.store_url, ports)
+    settings = broker_config(config, broker_id)
+    broker = Broker(settings, ports, store, listener=lambda shell: KafkaServer(shell, kafka_options(config)),
+                    controller=controller_config(config), fatal=lambda error: stop.set())
+    assert isinstance(broker.listener, KafkaServer)
+    http = HttpServer(build(broker, broker.listener))
+    try:
+        await _http(http, config)
+        if await _started(broker, config, stop):
+            _settle()
+            await stop.wait()
+    finally:
+        await broker.stop()
+        await http.close()
+        await store.close()
+    if broker.failed is not None:
+        raise broker.failed
+
+
+async def _started(broker: Broker, config: Config, stop: asyncio.Event) -> bool:
+    """False when the stop came first: a broker may wait long for a controller."""
+    starting = asyncio.create_task(broker.start(), name="start")
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return False
+    try:
+        starting.result()
+    except OSError as error:
+        raise _start_error(config, error) from error
+    except DiskFull as error:
+        raise ConfigError(f"broker.data_dir: {error}; free space or choose another disk") from error
+    return not stop.is_set()
+
+
+def _start_error(config: Config, error: OSError) -> Exception:
+    """What the operator can put right is said as configuration; the rest stays what it is."""
+    broker = config.broker
+    if error.errno == errno.EADDRINUSE:
+        port = broker.kafka_port if str(broker.kafka_port) in str(error) else config.link_port
+        key = "broker.kafka_port" if port == broker.kafka_port else "broker.link_port"
+        return port_error(key, broker.host, port, error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
+        return ConfigError(f"broker.data_dir: {error.strerror}; free space, correct the rights or choose another")
+    return error
+
+
+async def _http(http: HttpServer, config: Config) -> None:
+    try:
+        await http.start(config.broker.host, config.broker.http_port)
+    except OSError as error:
+        raise port_error("broker.http_port", config.broker.host, config.broker.http_port, error) from None
+
+
+def _settle() -> None:
+    """What a start leaves behind lives as long as the process: the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def broker_config(config: Config, broker_id: int) -> BrokerConfig:
+    broker = config.broker
+    assert config.cluster.id is not None, "preflight was not made"
+    return BrokerConfig(
+        broker_id=broker_id,
+        cluster_id=config.cluster.id,
+        data_dir=config.data_dir(broker_id),
+        host=config.advertised_host,
+        bind_host=broker.host,
+        kafka_port=broker.kafka_port,
+        link_port=config.link_port,
+        http_port=broker.http_port,
+        rack=broker.rack,
+        host_id=boot_of(read_boot_id()),
+        flush=broker.flush,
+        heartbeat_s=broker.heartbeat_s,
+        lease_s=broker.lease_s,
+        session_s=broker.session_s,
+        tenure_s=broker.tenure_s,
+        clock_drift_max=broker.clock_drift_max,
+        replica_lag_s=broker.replica_lag_s,
+        disk_used_max=broker.disk_used_max,
+        log_file_bytes=broker.log_file_bytes,
+    )
+
+
+def kafka_options(config: Config) -> KafkaOptions:
+    broker = config.broker
+    return KafkaOptions(auto_create_topics=broker.auto_create_topics, connections_max=broker.connections_max)
+
+
+def controller_config(config: Config) -> ControllerConfig:
+    broker = config.broker
+    return ControllerConfig(
+        lease_s=broker.lease_s, session_s=broker.session_s, tenure_s=broker.tenure_s, renew_s=broker.tenure_s / 4,
+        clock_drift_max=broker.clock_drift_max,
+        defaults=Defaults(partitions=broker.default_partitions, placement=config.cluster.placement),
+    )
+

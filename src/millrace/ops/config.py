@@ -1,0 +1,323 @@
+"""Configuration: one strict YAML file, overridden by environment variables.
+
+In: the text of `millrace.yaml` and variables named `MILLRACE_SECTION__KEY`. Out: a frozen `Config`, fully checked.
+Promise: an unknown key, a wrong type or a value that breaks a rule is refused with ONE line that names the key and the
+remedy, before anything is written. Every key carries its description here; docs/configuration.md is made from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from millrace import limits
+from millrace.core.lease import check_lease_times
+from millrace.errors import ConfigError
+
+ENV_PREFIX = "MILLRACE_"
+ENV_SEPARATOR = "__"
+LINK_PORT_OFFSET = 100
+
+Port = Annotated[int, Meta(ge=1, le=65535)]
+
+
+class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    id: Annotated[UUID | None, Meta(description=(
+        "Identity of the cluster, a UUID. `millrace up` makes one; brokers of another cluster are refused by "
+        "links and directories."
+    ))] = None
+    dir: Annotated[str, Meta(min_length=1, description=(
+        "Directory of this machine's part of the cluster; other directories default to places inside it. "
+        "Relative paths count from the directory of the configuration file."
+    ))] = ".millrace"
+    placement: Annotated[Literal["round-robin", "least-loaded", "rack-aware"], Meta(description=(
+        "How replicas of a new topic are spread over brokers when the topic does not say. Replicas of a partition are "
+        "always on different brokers."
+    ))] = "round-robin"
+
+
+class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    url: Annotated[str, Meta(description=(
+        "Where the controller's metadata lives: `sqlite:/path` (brokers of one machine) or "
+        "`etcd://host:port/prefix` (several machines). Empty: SQLite in `<cluster.dir>/store`."
+    ))] = ""
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    host: Annotated[str, Meta(min_length=1, description="Address that all three listeners bind to.")] = "127.0.0.1"
+    advertised_host: Annotated[str, Meta(description=(
+        "Host name given to clients and to the other brokers. Empty: `broker.host`."
+    ))] = ""
+    kafka_port: Annotated[Port, Meta(description="Port of the Kafka protocol.")] = 9092
+    link_port: Annotated[int, Meta(ge=0, le=65535, description=(
+        "Port of the links between brokers. 0: `kafka_port` + 100."
+    ))] = 0
+    http_port: Annotated[Port, Meta(description="Port of HTTP: `/metrics`, `/livez`, `/readyz`, `/api/v2`.")] = 8400
+    rack: Annotated[str, Meta(description=(
+        "Rack or zone; replicas of a partition are spread over racks by the `rack-aware` policy."
+    ))] = ""
+    data_dir: Annotated[str, Meta(description=(
+        "Directory of this broker's log files. Empty: `<cluster.dir>/broker-<id>`."
+    ))] = ""
+    flush: Annotated[Literal["group", "os"], Meta(description=(
+        "`group`: an acknowledged write survives a power cut, by one disk sync for many writes. `os`: it survives"
+        " a process crash; a power cut of all replicas may lose the last seconds."
+    ))] = "group"
+    auto_create_topics: Annotated[bool, Meta(description=(
+        "Create a topic when a client asks for one that does not exist."
+    ))] = True
+    default_partitions: Annotated[int, Meta(ge=1, le=limits.PARTITIONS_PER_TOPIC_MAX, description=(
+        "Partitions of a topic created without a number."
+    ))] = 1
+    heartbeat_s: Annotated[float, Meta(gt=0, description=(
+        "Time between heartbeats to the controller; at most a quarter of `lease_s`."
+    ))] = limits.HEARTBEAT_S
+    lease_s: Annotated[float, Meta(gt=0, description=(
+        "A leader without an answered heartbeat for this long refuses writes. Must be below `session_s` x "
+        "(1-r)/(1+r), r being `clock_drift_max`."
+    ))] = limits.LEASE_S
+    session_s: Annotated[float, Meta(gt=0, description=(
+        "A broker silent for this long is fenced and its leaderships move."
+    ))] = limits.SESSION_S
+    tenure_s: Annotated[float, Meta(gt=0, description=(
+        "The controller's office changes hands when it was not renewed for this long. Must be below `lease_s`, so"
+        " that a change of controller stops no write."
+    ))] = limits.TENURE_S
+    clock_drift_max: Annotated[float, Meta(ge=0, lt=0.5, description=(
+        "How far the clocks of two machines may drift apart, as a rate."
+    ))] = limits.CLOCK_DRIFT_MAX
+    replica_lag_s: Annotated[float, Meta(gt=0, description=(
+        "A follower that has not caught up for this long leaves the in-sync replicas."
+    ))] = limits.REPLICA_LAG_S
+    disk_used_max: Annotated[float, Meta(gt=0, le=1, description=(
+        "Share of the disk above which produce is refused, retriably."
+    ))] = limits.DISK_USED_MAX
+    disk_free_min_bytes: Annotated[int, Meta(ge=0, description=(
+        "A broker does not start with less free disk than this."
+    ))] = 64 * limits.MIB
+    log_file_bytes: Annotated[int, Meta(ge=limits.MIB, le=limits.GIB, description=(
+        "Size at which a log file is closed and the next one begun."
+    ))] = limits.LOG_FILE_BYTES
+    connections_max: Annotated[int, Meta(ge=1, description=(
+        "Client connections; further ones are closed at once."
+    ))] = limits.CONNECTIONS_MAX
+
+
+class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    dir: Annotated[str, Meta(description=(
+        "Directory of the processes' own logs. Empty: `<cluster.dir>/logs`. `-`: standard error, for containers."
+    ))] = ""
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description=(
+        "Least severity that is written."
+    ))] = "info"
+    file_bytes_max: Annotated[int, Meta(ge=64 * limits.KIB, description=(
+        "Size at which a process log is rotated."
+    ))] = 16 * limits.MIB
+    files_kept: Annotated[int, Meta(ge=1, le=100, description="Rotated files kept per process.")] = 4
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    cluster: ClusterConfig = ClusterConfig()
+    store: StoreConfig = StoreConfig()
+    broker: BrokerConfig = BrokerConfig()
+    logging: LoggingConfig = LoggingConfig()
+
+    @property
+    def store_url(self) -> str:
+        return self.store.url or "sqlite:" + os.path.join(os.path.abspath(self.cluster.dir), "store")
+
+    @property
+    def logs_dir(self) -> str:
+        return self.logging.dir or os.path.join(self.cluster.dir, "logs")
+
+    @property
+    def link_port(self) -> int:
+        return self.broker.link_port or self.broker.kafka_port + LINK_PORT_OFFSET
+
+    @property
+    def advertised_host(self) -> str:
+        return self.broker.advertised_host or self.broker.host
+
+    def data_dir(self, broker_id: int) -> str:
+        return self.broker.data_dir or os.path.join(self.cluster.dir, f"broker-{broker_id}")
+
+
+def load(path: str, environ: Mapping[str, str] = os.environ) -> Config:
+    """The configuration in file `path` with the environment's overrides, checked."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; name one with --config, or let `millrace up` make it") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {_one_line(error)}") from None
+    return anchored(parse(text, environ=environ, where=path), os.path.dirname(os.path.abspath(path)))
+
+
+def anchored(config: Config, base: str) -> Config:
+    """Relative paths count from `base`, the directory of the file: moving it moves all, starting elsewhere nothing."""
+    def full(path: str) -> str:
+        return path if path in ("", "-") else os.path.normpath(os.path.join(base, path))
+
+    config = _with(config, "cluster", "dir", full(config.cluster.dir))
+    config = _with(config, "broker", "data_dir", full(config.broker.data_dir))
+    config = _with(config, "logging", "dir", full(config.logging.dir))
+    kind, _, path = config.store.url.partition(":")
+    return _with(config, "store", "url", f"sqlite:{full(path)}") if kind == "sqlite" else config
+
+
+def parse(text: str, *, environ: Mapping[str, str] | None = None, where: str = "millrace.yaml") -> Config:
+    try:
+        tree = YAML(typ="safe", pure=True).load(io.StringIO(text))
+    except YAMLError as error:
+        raise ConfigError(f"{where}: not YAML: {_one_line(error)}") from None
+    tree = {} if tree is None else tree
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{where}: expected sections {', '.join(sections())}; see docs/configuration.md")
+    try:
+        config = msgspec.convert(tree, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {_explain(error)}") from None
+    config = _overridden(config, environ or {})
+    check(config)
+    return config
+
+
+def check(config: Config) -> None:
+    """The rules that tie keys together."""
+    broker = config.broker
+    try:
+        check_lease_times(broker.lease_s, broker.session_s, broker.clock_drift_max)
+    except ConfigError as error:
+        raise ConfigError(f"broker.{error}") from None
+    if broker.tenure_s >= broker.lease_s:
+        raise ConfigError(f"broker.tenure_s: {broker.tenure_s} is not below lease_s {broker.lease_s}; lower it")
+    if broker.heartbeat_s * 4 > broker.lease_s:
+        raise ConfigError(
+            f"broker.heartbeat_s: {broker.heartbeat_s} leaves fewer than four chances within lease_s "
+            f"{broker.lease_s}; lower it to {broker.lease_s / 4} or less"
+        )
+    if config.advertised_host in ("0.0.0.0", "::"):
+        raise ConfigError(f"broker.advertised_host: missing; nobody can dial {broker.host}: give this machine's name")
+    ports = {"kafka_port": broker.kafka_port, "link_port": config.link_port, "http_port": broker.http_port}
+    for name, port in ports.items():
+        twin = next((other for other, value in ports.items() if value == port and other != name), None)
+        if twin:
+            raise ConfigError(f"broker.{name}: {port} is also {twin}; give each listener its own port")
+        if port > 65535:
+            raise ConfigError(f"broker.{name}: {port} is above 65535; set it, or lower kafka_port")
+    if config.store.url and not config.store.url.startswith(("sqlite:", "etcd://")):
+        raise ConfigError("store.url: unknown kind of store; use sqlite:/path or etcd://host:port/prefix")
+
+
+def sections() -> list[str]:
+    return [field.name for field in msgspec.structs.fields(Config)]
+
+
+def all_keys() -> Iterator[tuple[str, str, msgspec.structs.FieldInfo]]:
+    """(section, key, field) of every key there is."""
+    for section in msgspec.structs.fields(Config):
+        for field in msgspec.structs.fields(section.type):
+            yield section.name, field.name, field
+
+
+def description(section: str, key: str) -> str:
+    return str(_meta(section, key).get("description", ""))
+
+
+def rule(section: str, key: str) -> str:
+    """The type of a key with its bounds, for the reference page."""
+    meta = _meta(section, key)
+    if "enum" in meta:
+        return " or ".join(f"`{value}`" for value in meta["enum"])
+    kind = {"integer": "whole number", "number": "number", "boolean": "true or false"}.get(meta.get("type", ""), "text")
+    bounds = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    said = [f"{word} {meta[name]}" for name, word in bounds.items() if name in meta]
+    return ", ".join([kind, *said])
+
+
+def _meta(section: str, key: str) -> dict[str, Any]:
+    struct = {field.name: field.type for field in msgspec.structs.fields(Config)}[section]
+    schema = msgspec.json.schema(struct)["$defs"][struct.__name__]
+    found: dict[str, Any] = schema["properties"][key]
+    return found
+
+
+def dump(tree: Mapping[str, Any], comment: str = "") -> str:
+    """YAML text of sections and keys, with `comment` above it."""
+    out = io.StringIO()
+    for line in comment.splitlines():
+        out.write(f"# {line}\n")
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.dump(dict(tree), out)
+    return out.getvalue()
+
+
+# -- overrides ------------------------------------------------------------------------------------------------------
+
+
+def _overridden(config: Config, environ: Mapping[str, str]) -> Config:
+    known = {(section, key): field for section, key, field in all_keys()}
+    for name in sorted(environ):
+        if not name.startswith(ENV_PREFIX) or ENV_SEPARATOR not in name:
+            continue
+        section, _, key = name[len(ENV_PREFIX):].lower().partition(ENV_SEPARATOR)
+        field = known.get((section, key))
+        if field is None:
+            near = _nearest(f"{section}.{key}", [f"{s}.{k}" for s, k in known])
+            raise ConfigError(f"environment variable {name}: unknown key {section}.{key}{near}")
+        config = _with(config, section, key, _from_text(name, environ[name], field))
+    return config
+
+
+def _from_text(name: str, text: str, field: msgspec.structs.FieldInfo) -> Any:
+    try:
+        return msgspec.convert(text, field.type, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"environment variable {name}: {_explain(error)}") from None
+
+
+def _with(config: Config, section: str, key: str, value: Any) -> Config:
+    part = msgspec.structs.replace(getattr(config, section), **{key: value})
+    return msgspec.structs.replace(config, **{section: part})
+
+
+# -- messages -------------------------------------------------------------------------------------------------------
+
+_AT = re.compile(r" - at `\$(?P<path>[^`]*)`$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<key>[^`]*)`$")
+
+
+def _explain(error: msgspec.ValidationError) -> str:
+    """The decoder's complaint as `section.key: what is wrong; what to do`."""
+    text = _one_line(error)
+    at = _AT.search(text)
+    path = at["path"].lstrip(".") if at else ""
+    what = text[: at.start()] if at else text
+    unknown = _UNKNOWN.match(what)
+    if unknown:
+        key = f"{path}.{unknown['key']}".lstrip(".")
+        section_keys = [k for s, k, _ in all_keys() if s == path] if path else sections()
+        return f"{key}: unknown key{_nearest(unknown['key'], section_keys)}"
+    what = what[:1].lower() + what[1:]
+    return f"{path}: {what}; see docs/configuration.md" if path else f"{what}; see docs/configuration.md"
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,144 @@
+"""Metrics: one table of everything that is measured, and cheap things to count with [L26].
+
+In: values read from plain attributes when a scrape asks, so that counting costs the hot path nothing. Out: families for
+Prometheus. A metric that is not in `METRICS` cannot be exported; docs/operating.md lists the table.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+
+
+class Measure(NamedTuple):
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+PARTITION = ("topic", "partition")
+
+METRICS: dict[str, Measure] = {
+    # -- membership
+    "millrace_broker_info": Measure(GAUGE, "Always 1; labels name the broker.", ("broker", "version", "flush")),
+    "millrace_ready": Measure(GAUGE, "1 while the broker should get clients."),
+    "millrace_lease_valid": Measure(GAUGE, "1 while this broker may accept writes as leader."),
+    "millrace_lease_losses_total": Measure(COUNTER, "Leases that ended without a fresh answer."),
+    "millrace_session_seconds": Measure(GAUGE, "Configured session time-out."),
+    "millrace_heartbeat_delay_seconds": Measure(GAUGE, "Send to answer of the last heartbeat."),
+    "millrace_heartbeat_delay_max_seconds": Measure(GAUGE, "Largest heartbeat delay since the start."),
+    "millrace_heartbeats_sent_total": Measure(COUNTER, "Heartbeats sent to the controller."),
+    "millrace_heartbeats_failed_total": Measure(COUNTER, "Heartbeats without a good answer."),
+    "millrace_broker_silence_seconds": Measure(
+        GAUGE, "On the controller: time since each broker was last heard.", ("broker",)),
+    "millrace_event_loop_lag_seconds": Measure(GAUGE, "How late the loop's timers ran, worst of the last second."),
+    "millrace_event_loop_lag_max_seconds": Measure(GAUGE, "Largest loop lag since the start."),
+    # -- the cluster as this broker knows it
+    "millrace_is_controller": Measure(GAUGE, "1 on the broker that holds the controller's office."),
+    "millrace_controller_tenures_total": Measure(COUNTER, "Times this broker won the controller's office."),
+    "millrace_controller_elections_total": Measure(COUNTER, "As controller: partitions given another leader."),
+    "millrace_controller_elections_failed_total": Measure(
+        COUNTER, "As controller: partitions left without a leader because nobody was eligible."),
+    "millrace_controller_elections_unclean_total": Measure(
+        COUNTER, "As controller: elections outside ISR and ELR, by an operator's command."),
+    "millrace_controller_fences_total": Measure(COUNTER, "As controller: brokers fenced."),
+    "millrace_controller_append_max_seconds": Measure(GAUGE, "As controller: longest write to the store."),
+    "millrace_controller_changes_total": Measure(COUNTER, "Changes of controller this broker has seen."),
+    "millrace_metadata_index": Measure(GAUGE, "Last metadata record replayed."),
+    "millrace_brokers": Measure(GAUGE, "Registered brokers by liveness.", ("liveness",)),
+    "millrace_topics": Measure(GAUGE, "Topics."),
+    "millrace_partitions": Measure(GAUGE, "Partitions of all topics."),
+    "millrace_offline_partitions": Measure(GAUGE, "Partitions without a leader."),
+    "millrace_under_replicated_partitions": Measure(GAUGE, "Partitions with fewer in-sync replicas than replicas."),
+    # -- replication
+    "millrace_replicas": Measure(GAUGE, "Replicas on this broker."),
+    "millrace_leaders": Measure(GAUGE, "Partitions this broker leads."),
+    "millrace_replication_lag_seconds": Measure(
+        GAUGE, "On the leader: time since a follower had caught up. Only followers that are behind, worst first, at "
+        "most 200.", (*PARTITION, "follower")),
+    "millrace_replication_lag_records": Measure(
+        GAUGE, "On the leader: records a follower misses. The same followers.", (*PARTITION, "follower")),
+    "millrace_replication_lag_max_seconds": Measure(GAUGE, "Largest replication lag of all partitions led here."),
+    "millrace_partition_leader_epoch": Measure(
+        GAUGE, "Leader epoch of partitions led here, highest first, at most 200: each election raises it.", PARTITION),
+    "millrace_high_watermark_advances_total": Measure(COUNTER, "Moves of a high watermark on this broker."),
+    "millrace_elections_total": Measure(COUNTER, "Times this broker became leader of a partition."),
+    "millrace_leaderships_lost_total": Measure(COUNTER, "Times this broker stopped leading a partition."),
+    "millrace_isr_shrinks_total": Measure(COUNTER, "In-sync sets of partitions led here that lost a member."),
+    "millrace_isr_expands_total": Measure(COUNTER, "In-sync sets of partitions led here that gained a member."),
+    "millrace_isr_proposals_refused_total": Measure(COUNTER, "Changes of an in-sync set the controller refused."),
+    "millrace_truncations_total": Measure(COUNTER, "Logs cut back to their leader's."),
+    "millrace_truncations_below_hw_total": Measure(COUNTER, "Logs cut below their own high watermark: look at once."),
+    "millrace_disk_epochs_above_total": Measure(COUNTER, "Replicas whose disk knew an epoch the controller did not."),
+    "millrace_replicas_damaged_total": Measure(COUNTER, "Replicas that left and fetch again because of damage."),
+    "millrace_replicas_set_aside_total": Measure(COUNTER, "Partitions on disk that the controller does not know."),
+    "millrace_replica_bytes_out_total": Measure(COUNTER, "Bytes sent to followers."),
+    "millrace_replica_bytes_in_total": Measure(COUNTER, "Bytes received from leaders."),
+    "millrace_replica_frames_out_total": Measure(COUNTER, "Data frames sent to followers."),
+    "millrace_replica_frames_in_total": Measure(COUNTER, "Data frames received from leaders."),
+    # -- clients and disk
+    "millrace_produce_bytes_total": Measure(COUNTER, "Bytes appended for clients."),
+    "millrace_fetch_bytes_total": Measure(COUNTER, "Bytes read for consumers."),
+    "millrace_produce_errors_total": Measure(COUNTER, "Partitions of produce requests refused or failed."),
+    "millrace_fetch_errors_total": Measure(COUNTER, "Partitions of fetch requests refused or failed."),
+    "millrace_requests_total": Measure(COUNTER, "Requests of clients by kind.", ("api",)),
+    "millrace_ack_latency_seconds": Measure(
+        HISTOGRAM, "Arrival of a produce request to its acknowledgement.", ("acks",)),
+    "millrace_client_connections": Measure(GAUGE, "Open client connections."),
+    "millrace_client_connections_cut_total": Measure(COUNTER, "Client connections closed: slow, silent or hostile."),
+    "millrace_client_connections_refused_total": Measure(COUNTER, "Client connections above the limit."),
+    "millrace_sync_rounds_total": Measure(COUNTER, "Disk syncs; each makes many appends durable."),
+    "millrace_disk_full_refusals_total": Measure(COUNTER, "Writes refused because the disk is nearly full."),
+    "millrace_disk_free_bytes": Measure(GAUGE, "Free bytes of the disk under the data directory."),
+    "millrace_disk_total_bytes": Measure(GAUGE, "Size of the disk under the data directory."),
+}
+
+LATENCY_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Latency:
+    """A histogram of plain integers."""
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
+        self.total_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        self.total_s += seconds
+
+
+def family(name: str, value: float) -> Metric:
+    """One sample without labels."""
+    measure = METRICS[name]
+    kind = CounterMetricFamily if measure.kind == COUNTER else GaugeMetricFamily
+    return kind(name, measure.help, value=value)
+
+
+def families(name: str, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    """One sample per (label values, value)."""
+    measure = METRICS[name]
+    kind = CounterMetricFamily if measure.kind == COUNTER else GaugeMetricFamily
+    found = kind(name, measure.help, labels=measure.labels)
+    for labels, value in rows:
+        found.add_metric(labels, value)
+    return found
+
+
+def histogram(name: str, rows: Iterable[tuple[tuple[str, ...], Latency]]) -> Metric:
+    measure = METRICS[name]
+    found = HistogramMetricFamily(name, measure.help, labels=measure.labels)
+    for labels, latency in rows:
+        buckets, running = [], 0
+        for bound, count in zip((*map(str, LATENCY_BOUNDS_S), "+Inf"), latency.counts, strict=True):
+            running += count
+            buckets.append((bound, running))
+        found.add_metric(labels, buckets, latency.total_s)
+    return found

@@ -1,0 +1,84 @@
+"""Known flaws, planted into the brokers of a shell world one at a time, to show that its checkers bite.
+
+In: a name of `PLANTS`. Out: the product's code with that one mistake, until the context ends. Only the simulation can
+do this; the product has no switch for the ones patched here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from millrace.core.flaws import Flaws
+from millrace.core.producers import Producers
+from millrace.core.replication import Replica
+from millrace.log import keeper
+from millrace.log.files.partition_log import PartitionLog
+from millrace.log.partition import Partition
+
+Patch = tuple[Any, str, Any]
+
+
+def _core(name: str) -> Callable[[], list[Patch]]:
+    return lambda: [(keeper, "Replica", partial(Replica, flaws=Flaws(**{name: True})))]
+
+
+def _ack_when_written() -> list[Patch]:
+    """acks=all answered as soon as the leader alone has it."""
+    original = Partition.when_acked
+
+    def when_acked(self: Partition, end: int, *, acks: int, deadline: float, done: Any) -> None:
+        original(self, end, acks=1 if acks == -1 else acks, deadline=deadline, done=done)
+
+    return [(Partition, "when_acked", when_acked)]
+
+
+def _durable_when_written() -> list[Patch]:
+    """The durable end follows the write, not the sync."""
+    return [(PartitionLog, "durable_end", property(lambda self: self.log_end, lambda self, value: None))]
+
+
+def _forget_sequences() -> list[Patch]:
+    """Repeats of idempotent producers are appended again, fenced writers go on."""
+    return [(Producers, "check", lambda self, *args, **kw: None)]
+
+
+def _serve_uncommitted() -> list[Patch]:
+    """Consumers are given everything the leader has."""
+    original = Partition.read
+
+    def read(self: Partition, offset: int, max_bytes: int, *, current_leader_epoch: int = -1) -> Any:
+        hw, self.replica.hw = self.replica.hw, self.log.log_end
+        try:
+            return original(self, offset, max_bytes, current_leader_epoch=current_leader_epoch)
+        finally:
+            self.replica.hw = hw
+
+    return [(Partition, "read", read)]
+
+
+PLANTS: dict[str, Callable[[], list[Patch]]] = {
+    "credit_on_send": _core("credit_on_send"),
+    "hw_over_known": _core("hw_over_known"),
+    "no_truncation": _core("no_truncation"),
+    "hw_before_data": _core("hw_before_data"),
+    "ack_when_written": _ack_when_written,
+    "durable_when_written": _durable_when_written,
+    "forget_sequences": _forget_sequences,
+    "serve_uncommitted": _serve_uncommitted,
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    patches = PLANTS[name]() if name else []
+    kept = [(owner, attribute, owner.__dict__[attribute]) for owner, attribute, _ in patches]
+    for owner, attribute, value in patches:
+        setattr(owner, attribute, value)
+    try:
+        yield
+    finally:
+        for owner, attribute, value in kept:
+            setattr(owner, attribute, value)

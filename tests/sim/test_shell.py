@@ -1,0 +1,50 @@
+"""Whole brokers under seeded faults: no promise is broken, planted flaws are found, and a seed is a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millrace_sim.faults import Faults
+from millrace_sim.shell.seeds import run_seed
+from millrace_sim.shell.world import World
+
+ROOT = Path(__file__).parents[2]
+SEEDS = range(60)
+QUIET = Faults()
+
+# A flaw and the seeds that are known to find it: one of them must.
+FOUND_BY: dict[str, list[int]] = {}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_promise_is_broken(seed: int) -> None:
+    _, line, failure = run_seed(seed)
+    assert not failure, f"{line}\n{failure}"
+
+
+def test_a_good_day_is_quiet() -> None:
+    """Without faults nothing restarts, nobody changes office, and everybody gets answers at once."""
+    report = World(1, duration_s=10.0, faults=QUIET).run()
+    assert report.starts == 3
+    assert report.acked > 1000
+    assert report.healed_after_s < 3
+
+
+@pytest.mark.parametrize("plant", sorted(FOUND_BY))
+def test_a_planted_flaw_is_found(plant: str) -> None:
+    assert any(run_seed(seed, plant=plant)[2] for seed in FOUND_BY[plant])
+
+
+def test_a_seed_is_the_same_run_under_another_hash_seed() -> None:
+    code = "from millrace_sim.shell.world import World; print(World(3, duration_s=10.0).run())"
+    seen = set()
+    for hash_seed in ("0", "1"):
+        env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT / "src")}
+        run = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True)
+        seen.add(run.stdout)
+    assert len(seen) == 1

@@ -1,0 +1,138 @@
+"""Commands end with the right code and one line [A2]; what they print is what the API said."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from millrace import errors
+from millrace.cli import bench_log, exits
+from millrace.cli.client import Api, request
+from millrace.cli.exits import CommandFailed, code_of
+from millrace.cli.layout import Layout
+from millrace.cli.main import run
+from millrace.cli.output import show, table_of
+
+
+@pytest.mark.parametrize(("error", "code"), [
+    (errors.ConfigError("x"), 2), (errors.InvalidTopicName("x"), 2), (errors.UnknownTopicOrPartition("x"), 3),
+    (errors.TopicExists("x"), 4), (errors.Unreachable("x"), 6), (errors.TimedOut("x"), 7),
+    (errors.MillraceError("x"), 1), (CommandFailed("x", 5), 5), (ValueError("x"), 1),
+])
+def test_A2_every_error_has_its_exit_code(error: Exception, code: int) -> None:
+    assert code_of(error) == code
+    assert code in exits.MEANING
+
+
+@pytest.mark.parametrize("arguments", [
+    ["nonsense"], ["up", "--brokers", "many"], ["up", "--unknown"], ["topic", "create"], ["status", "-o", "xml"],
+])
+def test_A2_wrong_use_is_one_line_and_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("millrace: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["up", "--help"], ["topic", "--help"], ["--version"]])
+def test_help_is_there(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 0
+    assert capsys.readouterr().out
+
+
+def test_json_is_the_body_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
+    body = {"total": 1, "items": [{"name": "ü", "hw": "12345678901234567890"}]}
+    show(body, "json", table_of((), ()))
+    assert json.loads(capsys.readouterr().out) == body
+    show(body, "yaml", table_of((), ()))
+    assert "hw: '12345678901234567890'" in capsys.readouterr().out
+
+
+def test_a_directory_without_a_cluster(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match="start one with: millrace up") as caught:
+        Layout(str(tmp_path)).read_state()
+    assert caught.value.code == exits.NOT_FOUND
+    assert not Layout(str(tmp_path)).is_up()
+
+
+def test_one_supervisor_per_directory(tmp_path: Path) -> None:
+    import os
+
+    layout = Layout(str(tmp_path))
+    (tmp_path / "run").mkdir()
+    first = layout.lock()
+    with pytest.raises(CommandFailed) as caught:
+        layout.lock()
+    assert caught.value.code == exits.CONFLICT
+    os.close(first)
+    os.close(layout.lock())
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        status = int(self.path.strip("/"))
+        body = json.dumps({"error_code": "c", "error_msg": "why"} if status >= 400 else {"n": 1}).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/problem+json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, int]]:
+    with HTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield "127.0.0.1", httpd.server_port
+        httpd.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, 2), (404, 3), (409, 4), (403, 5), (504, 7), (500, 1)])
+def test_A2_refusals_of_the_api_become_exit_codes(server: tuple[str, int], status: int, code: int) -> None:
+    with pytest.raises(CommandFailed, match="why") as caught:
+        Api([server], where="here").ask("GET", f"/{status}")
+    assert caught.value.code == code
+
+
+def test_the_next_broker_is_asked_when_one_is_gone(server: tuple[str, int]) -> None:
+    gone = ("127.0.0.1", 1)
+    assert Api([gone, server], where="here").ask("GET", "/200") == {"n": 1}
+    with pytest.raises(CommandFailed, match="no broker answers") as caught:
+        Api([gone, server], where="here").ask("GET", "/503")
+    assert caught.value.code == exits.UNREACHABLE
+    with pytest.raises(OSError, match="refused"):
+        request(*gone, "GET", "/")
+
+
+def test_L27_the_floor_and_the_report_are_made_from_measurements() -> None:
+    floor = bench_log.floor(4096, sync=False, seconds=0.05)
+    assert floor.mb_per_s > 0
+    assert floor.chunk_ms_p50 <= floor.chunk_ms_p99
+    result = bench_log.Result(bench_log.Case(100, 3, "group"), 10, 1.0, 10.0, 0.001, 0, 1.5, 2.5, 3.5, 4.5, 5.5, 60.0,
+                              floor)
+    text = bench_log.render({"cores": 2}, [result], quick=True)
+    assert "| 100 B | 3 | group | 10 |" in text
+    assert text.count("|\n") >= 3
+
+
+def test_L27_every_case_is_measured() -> None:
+    assert len(bench_log.cases(quick=False)) == 8
+    assert {c.flush for c in bench_log.cases(quick=False)} == {"group", "os"}
+
+
+def test_quantiles() -> None:
+    values = [float(n) for n in range(1, 101)]
+    assert bench_log.quantile(values, 0.5) == 51
+    assert bench_log.quantile(values, 0.99) == 100
+    assert bench_log.quantile([7.0], 0.99) == 7

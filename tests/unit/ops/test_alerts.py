@@ -1,0 +1,54 @@
+"""Alert rules fire when they should [L26]; they name only metrics that exist, and each of them is tested."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from millrace.ops.metrics import LATENCY_BOUNDS_S, METRICS, Latency, histogram
+
+ROOT = Path(__file__).parents[3]
+ALERTS = ROOT / "deploy" / "alerts"
+
+
+def promtool(*arguments: str) -> None:
+    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_L26_alert_rules_fire_at_their_thresholds() -> None:
+    promtool("check", "rules", str(ALERTS / "log.rules.yaml"))
+    promtool("test", "rules", str(ALERTS / "log.test.yaml"))
+
+
+def test_L26_every_alert_is_tested() -> None:
+    rules = set(re.findall(r"alert: (\w+)", (ALERTS / "log.rules.yaml").read_text()))
+    tested = set(re.findall(r"alertname: (\w+)", (ALERTS / "log.test.yaml").read_text()))
+    assert rules == tested
+
+
+def test_L26_rules_use_metrics_that_exist() -> None:
+    used = set(re.findall(r"\bmillrace_\w+", (ALERTS / "log.rules.yaml").read_text()))
+    assert used <= set(METRICS)
+
+
+def test_counters_are_named_as_counters() -> None:
+    for name, measure in METRICS.items():
+        assert name.startswith("millrace_")
+        assert name.endswith("_total") == (measure.kind == "counter"), name
+        assert measure.help.endswith("."), name
+
+
+def test_a_latency_is_counted_in_its_bucket() -> None:
+    latency = Latency()
+    for seconds in (0.0001, 0.001, 0.0011, 99.0):
+        latency.observe(seconds)
+    samples = {(s.name, s.labels.get("le")): s.value
+               for s in histogram("millrace_ack_latency_seconds", [(("all",), latency)]).samples}
+    assert samples["millrace_ack_latency_seconds_bucket", "0.0005"] == 1
+    assert samples["millrace_ack_latency_seconds_bucket", "0.001"] == 2
+    assert samples["millrace_ack_latency_seconds_bucket", "0.002"] == 3
+    assert samples["millrace_ack_latency_seconds_bucket", str(LATENCY_BOUNDS_S[-1])] == 3
+    assert samples["millrace_ack_latency_seconds_count", None] == 4
+    assert samples["millrace_ack_latency_seconds_sum", None] > 99

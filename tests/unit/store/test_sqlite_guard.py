@@ -1,0 +1,48 @@
+"""The guard's eyes: lock tables and recorded processes. What it does with them is shown in tests/process [L18]."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from millrace.store.sqlite_guard import Participants, lock_owners
+
+TABLE = """\
+1: POSIX  ADVISORY  WRITE 100 fe:00:555 120 120
+1: -> POSIX  ADVISORY  WRITE 101 fe:00:555 120 120
+2: POSIX  ADVISORY  READ 102 fe:00:555 123 123
+3: FLOCK  ADVISORY  WRITE 103 fe:00:555 0 EOF
+4: POSIX  ADVISORY  WRITE 104 fe:00:556 0 EOF
+5: OFDLCK ADVISORY  WRITE -1 fe:00:555 0 EOF
+6: POSIX  ADVISORY  WRITE 0 fe:00:555 1 1
+7: POSIX  MANDATORY WRITE 107 00:2a:777 1073741824 1073742335
+8: LEASE  ACTIVE    READ 108 fe:00:555 0 EOF
+"""
+
+
+def test_L18_owners_are_holders_of_write_locks_and_nobody_else() -> None:
+    assert lock_owners(TABLE, {555, 777}) == {100, 107}
+    assert lock_owners(TABLE, {1}) == set()
+    assert lock_owners("", {555}) == set()
+
+
+def test_L18_only_recorded_processes_are_ours_and_past_ones_are_swept(tmp_path: Path) -> None:
+    first = Participants(str(tmp_path))
+    first.enter()
+    assert first.recorded(os.getpid()) == first.me
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
+        assert first.recorded(stranger.pid) is None
+        stranger.communicate(b"\n")
+    assert first.recorded(stranger.pid) is None
+    past = [f"{stranger.pid}-1-{first.me.boot_id}", f"{os.getpid()}-{first.me.start_time}-another boot"]
+    for name in past:
+        (tmp_path / "processes" / name).touch()
+        (tmp_path / "processes" / f"{name}.new").mkdir()
+    (tmp_path / "processes" / "README").touch()
+    scratch = Path(first.scratch())
+    Participants(str(tmp_path)).enter()
+    left = {path.name for path in (tmp_path / "processes").iterdir()}
+    assert left == {"README", scratch.parent.name, scratch.parent.name.removesuffix(".new")}
+    assert scratch.exists()
