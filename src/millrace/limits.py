@@ -16,6 +16,9 @@ CLOCK_DRIFT_MAX = 0.01     # r: how far two clocks may drift apart, as a rate
 STORE_CALL_S = 5.0         # a store call without an answer; longer than a tenure, so that a stuck process can be removed
 STORE_WATCH_POLL_S = 0.5   # how often a watch looks at a SQLite file; 0.15 % of a core. A holder's end is seen at once
 REPLICA_LAG_S = 10.0       # a follower that has not caught up for this long leaves the ISR
+LEADER_BALANCE_S = 10.0    # a leader goes home after so long without a change; longer than a session: a broker that
+                           # comes and goes takes no leaders with it
+LEADER_BALANCE_PASS_S = 1.0  # between two looks at leaders that are away
 LINK_BACKOFF_MIN_S = 0.05  # a broken link is redialled with jitter between these two
 LINK_BACKOFF_MAX_S = 1.0
 LINK_CONNECT_S = 2.0       # a dial without an answer
@@ -48,6 +51,7 @@ MEMORY_IN_FLIGHT_MAX = 512 * MIB   # all answers queued in one process
 CONNECTIONS_MAX = 10_000
 PARTITIONS_PER_TOPIC_MAX = 10_000
 PARTITIONS_PER_BROKER_MAX = 40_000
+LEADER_MOVES_PER_PASS_MAX = 250    # leaders that go home at once: their clients ask once more, others notice nothing
 TOPIC_NAME_CHARS_MAX = 249         # as Kafka: names become parts of file names elsewhere
 REQUEST_ENTRIES_MAX = 100_000      # array entries in one request: a small frame may not become a large heap
 PRODUCER_ID_BLOCK = 1_000          # ids handed to a broker at once: one durable record per thousand producers

@@ -135,7 +135,7 @@ def controller_config(config: Config) -> ControllerConfig:
     broker = config.broker
     return ControllerConfig(
         lease_s=broker.lease_s, session_s=broker.session_s, tenure_s=broker.tenure_s, renew_s=broker.tenure_s / 4,
-        clock_drift_max=broker.clock_drift_max,
+        clock_drift_max=broker.clock_drift_max, leader_balance_s=broker.leader_balance_s,
         defaults=Defaults(partitions=broker.default_partitions, placement=config.cluster.placement),
     )
 

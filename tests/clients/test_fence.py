@@ -38,7 +38,8 @@ def produce(cluster: Cluster, topic: str, value: bytes) -> None:
 def by_confluent(cluster: Cluster, topic: str) -> list[tuple[int, bytes]]:
     # read_committed looks into control batches, where the default would not
     consumer = Consumer({
-        "bootstrap.servers": cluster.bootstrap, "group.id": "unused", "isolation.level": "read_committed"
+        "bootstrap.servers": cluster.bootstrap, "group.id": "unused", "enable.auto.commit": False,
+        "isolation.level": "read_committed",
     })
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])

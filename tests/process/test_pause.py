@@ -18,6 +18,10 @@ from support_raw import Raw
 
 TOPIC, PARTITIONS = "orders", 3
 NOT_LEADER = 6
+# A stopped broker leaves its connections open, and librdkafka waits for the answer of a request under way for as long as
+# its messages live. Without idempotence the messages behind it go to the new leader as soon as the client hears of it;
+# those under way are sent again when the stopped broker refuses them, so the client itself gives up their order.
+CLIENT = {"topic.metadata.refresh.interval.ms": 500}
 SHORT: Mapping[str, Mapping[str, Any]] = {
     "broker": {"heartbeat_s": 0.2, "lease_s": 1.0, "session_s": 1.5, "tenure_s": 0.6}
 }
@@ -64,7 +68,7 @@ class LeaderWatch:
 def pause_leader(config: Mapping[str, Mapping[str, Any]], pause_s: float, *, controller: bool) -> None:
     with Cluster(3, config=config) as cluster, LeaderWatch(cluster) as watch:
         cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-        with Load(cluster.bootstrap, TOPIC, PARTITIONS, config={"enable.idempotence": True}) as load:
+        with Load(cluster.bootstrap, TOPIC, PARTITIONS, config=CLIENT) as load:
             load.wait_acks(200)
             boss = cluster.controller()
             victim = boss if controller else next(b for b in cluster.brokers if b != boss)
@@ -90,7 +94,7 @@ def pause_leader(config: Mapping[str, Mapping[str, Any]], pause_s: float, *, con
         assert not load.failed
         found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
         assert not any(-1 in log.values() for log in found.values())
-        judge(load.acks, found).assert_nothing_lost(idempotent=True)
+        judge(load.acks, found).assert_nothing_lost(ordered=False)
         assert not watch.double
 
 

@@ -32,6 +32,7 @@ LATENCY_RATE = 1000.0
 LATENCY_S = 5.0
 WARM_S = 1.0
 FLOOR_FILE_BYTES = 1 << 30
+OTHERS_CPU_CORES_MAX = 0.2     # above this a case says more about its neighbours than about the log
 TICKS = os.sysconf("SC_CLK_TCK")
 BATCH_BYTES = 128 * 1024      # the producer's batch.size: larger than a client's default, as one would set it for speed
 LINGER_MS = 5
@@ -46,7 +47,7 @@ METHOD = (
 )
 COLUMNS = (
     "message", "partitions", "flush", "messages/s", "MB/s", "floor MB/s", "of floor", "ack p50 ms", "ack p99 ms",
-    "floor p50 ms", "floor p99 ms", "broker CPU s/M", "client CPU s/M", "broker RSS MB",
+    "floor p50 ms", "floor p99 ms", "broker CPU s/M", "client CPU s/M", "broker RSS MB", "others' CPU cores",
 )
 
 
@@ -85,6 +86,7 @@ class Result:
     broker_cpu_s_per_million: float
     client_cpu_s_per_million: float
     broker_rss_mb: float
+    others_cpu_cores: float        # taken by processes that are not ours, during the throughput measurement
     floor: Floor
 
     @property
@@ -118,9 +120,10 @@ def measure(case: Case, *, seconds: float) -> Result:
     with LocalCluster(BROKERS, settings=settings) as cluster:
         cluster.create_topic("bench", partitions=case.partitions)
         flood(cluster.bootstrap, case, WARM_S)
-        before, cpu_before_s = Written.by(cluster), cpu_s(cluster)
+        before, cpu_before_s, busy_before_s = Written.by(cluster), cpu_s(cluster), busy_s()
         flooded = flood(cluster.bootstrap, case, seconds)
         broker_cpu_s = cpu_s(cluster) - cpu_before_s
+        others_cpu_s = busy_s() - busy_before_s - broker_cpu_s - flooded["cpu_s"]
         chunk_bytes = Written.by(cluster).mean_chunk_bytes(before)
         latencies = _latencies_ms(cluster, case)
         rss_mb = sum(_rss_bytes(pid) for pid in cluster.pids().values()) / BROKERS / 1e6
@@ -132,6 +135,7 @@ def measure(case: Case, *, seconds: float) -> Result:
         latency_ms_p50=quantile(latencies, 0.50), latency_ms_p99=quantile(latencies, 0.99),
         latency_ms_max=max(latencies), broker_cpu_s_per_million=broker_cpu_s / million,
         client_cpu_s_per_million=flooded["cpu_s"] / million, broker_rss_mb=rss_mb,
+        others_cpu_cores=max(0.0, others_cpu_s / flooded["seconds"]),
         floor=floor(chunk_bytes, sync=case.flush == "group", seconds=min(3.0, seconds)),
     )
 
@@ -234,6 +238,13 @@ def cpu_s(cluster: LocalCluster) -> float:
     return total / TICKS
 
 
+def busy_s() -> float:
+    """CPU time of the whole machine spent on anything but waiting."""
+    with open("/proc/stat", encoding="utf-8") as file:
+        user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / TICKS
+
+
 def _rss_bytes(pid: int) -> int:
     with open(f"/proc/{pid}/statm", encoding="utf-8") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -294,6 +305,10 @@ def render(facts: dict[str, Any], results: list[Result], *, quick: bool) -> str:
     spread = statistics.median(result.share_of_floor for result in results)
     failed = sum(result.failed for result in results)
     lines += ["", f"Messages that failed: {failed}. Median share of the floor: {spread:.0%}.", ""]
+    disturbed = [result for result in results if result.others_cpu_cores > OTHERS_CPU_CORES_MAX]
+    if disturbed:
+        lines += [f"**{len(disturbed)} of {len(results)} cases were disturbed**: other processes took more than "
+                  f"{OTHERS_CPU_CORES_MAX} cores meanwhile. Do not compare rows; run it again on a quiet machine.", ""]
     return "\n".join(lines)
 
 
@@ -303,5 +318,6 @@ def _row(r: Result) -> str:
         f"{r.mb_per_s:.1f}", f"{r.floor.mb_per_s:.1f}", f"{r.share_of_floor:.0%}", f"{r.latency_ms_p50:.2f}",
         f"{r.latency_ms_p99:.2f}", f"{r.floor.chunk_ms_p50:.2f}", f"{r.floor.chunk_ms_p99:.2f}",
         f"{r.broker_cpu_s_per_million:.2f}", f"{r.client_cpu_s_per_million:.2f}", f"{r.broker_rss_mb:.0f}",
+        f"{r.others_cpu_cores:.2f}",
     ]
     return "| " + " | ".join(cells) + " |"

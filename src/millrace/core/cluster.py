@@ -116,13 +116,16 @@ class TopicState:
 
 
 class PartitionIndex:
-    """Which partitions a broker hosts, leads, is in sync for, is eligible for; which are offline or short of copies."""
+    """Which partitions a broker hosts, leads, is in sync for, is eligible for; which are offline or short of copies.
 
-    __slots__ = ("by_cluster", "elr", "hosted", "isr", "led", "offline", "under_replicated")
+    `away`: by preferred broker, the partitions that another one leads."""
+
+    __slots__ = ("away", "by_cluster", "elr", "hosted", "isr", "led", "offline", "under_replicated")
 
     def __init__(self) -> None:
         self.hosted: dict[BrokerId, Partitions] = {}
         self.led: dict[BrokerId, Partitions] = {}
+        self.away: dict[BrokerId, Partitions] = {}
         self.isr: dict[BrokerId, Partitions] = {}
         self.elr: dict[BrokerId, Partitions] = {}
         self.by_cluster: dict[UUID, TopicPartition] = {}
@@ -137,6 +140,7 @@ class PartitionIndex:
         _move(self.isr, tp, old.isr if old else (), new.isr)
         _move(self.elr, tp, old.elr if old else (), new.elr)
         _move(self.led, tp, _leaders(old), _leaders(new))
+        _move(self.away, tp, _homes(old), _homes(new))
         _mark(self.offline, tp, before=old is not None and old.is_offline, after=new.is_offline)
         _mark(self.under_replicated, tp, before=old is not None and old.is_short, after=new.is_short)
 
@@ -147,12 +151,18 @@ class PartitionIndex:
         _move(self.isr, tp, old.isr, ())
         _move(self.elr, tp, old.elr, ())
         _move(self.led, tp, _leaders(old), ())
+        _move(self.away, tp, _homes(old), ())
         self.offline.pop(tp, None)
         self.under_replicated.pop(tp, None)
 
 
 def _leaders(p: PartitionState | None) -> tuple[BrokerId, ...]:
     return (p.leader,) if p is not None and p.leader != NO_LEADER else ()
+
+
+def _homes(p: PartitionState | None) -> tuple[BrokerId, ...]:
+    """The preferred broker of a partition that another one leads."""
+    return p.replicas[:1] if p is not None and p.leader not in (NO_LEADER, p.replicas[0]) else ()
 
 
 def _move(
@@ -214,6 +224,10 @@ class ClusterState:
 
     def partitions_led_by(self, broker: BrokerId) -> Partitions:
         return self._index.led.get(broker, NO_PARTITIONS)
+
+    def partitions_led_away_from(self, broker: BrokerId) -> Partitions:
+        """Partitions that prefer the broker and are led by another."""
+        return self._index.away.get(broker, NO_PARTITIONS)
 
     def partitions_in_sync_on(self, broker: BrokerId) -> Partitions:
         return self._index.isr.get(broker, NO_PARTITIONS)

@@ -127,8 +127,9 @@ class Broker:
         return self._keeper().roles.partitions.get(TopicPartition(topic_id, index))
 
     def suspects(self) -> frozenset[int]:
-        """Brokers a client should not be sent to right now."""
-        return self._suspects.at(self.ports.clock.now())
+        """Brokers a client should not be sent to right now; ourselves, too, while we have no lease [L16]."""
+        lost = self._suspects.at(self.ports.clock.now())
+        return lost if self.lease_valid() else lost | {self.id}
 
     def lease_valid(self) -> bool:
         return self.membership.lease_valid()
@@ -283,5 +284,6 @@ class Broker:
         """This process cannot go on: say why once, let its owner end it."""
         if self.failed is None:
             self.failed = error
+            self.membership.end_lease(str(error))
             log.error("broker ends", broker=self.id, code=error.code, error=str(error))
             self._fatal(error)

@@ -150,7 +150,6 @@ class Keeper:
     def disk_failed(self, partition: Partition, error: DiskFailed) -> None:
         """As a database does: the page cache may hold what the disk has not, so only a new process can know."""
         partition.failed = partition.failed or str(error)
-        partition.log.distrust()
         self._fatal(DiskFailed(f"{partition.name}/{partition.index}: {error}"))
 
     def disk_epoch_ahead(self, partition: Partition, ahead: DiskEpochAhead) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import structlog
@@ -103,7 +103,7 @@ class Membership:
 
     async def catch_up(self) -> None:
         """Start the metadata poll and return when this registration has been replayed."""
-        self._spawn(self._poll(), "metadata poll")
+        self._spawn(self._poll, "metadata poll")
         await self._member.wait_for_index(self._registered_index)
 
     def start_heartbeats(self) -> None:
@@ -144,7 +144,7 @@ class Membership:
         self._timers["beat"] = loop.call_later(self._config.heartbeat_s, self.beat)
         if self._in_flight < HEARTBEATS_IN_FLIGHT_MAX:
             self._in_flight += 1
-            self._spawn(self._heartbeat(), "heartbeat")
+            self._spawn(self._heartbeat, "heartbeat")
 
     async def _heartbeat(self) -> None:
         try:
@@ -156,7 +156,6 @@ class Membership:
             assert isinstance(answer, HeartbeatOk)
             self._answered(answer)
         except StaleIncarnation as e:
-            self.lease.revoked()
             self._member.fatal(e)
         except MillraceError as e:
             self._stats.heartbeats_failed += 1
@@ -217,6 +216,13 @@ class Membership:
         log.warning("lease lost: no writes until the controller answers", why=why)
         self._member.lease_lost(why)
 
+    def end_lease(self, why: str) -> None:
+        """For good: this process is ending, whatever is still answered."""
+        if self._had_lease:
+            self._give_up_lease(why)
+        self._given_up_at = math.inf
+        self.lease.revoked()
+
     def _probe(self, expected_at: float) -> None:
         """Loop lag is a safety value: whoever runs late may believe in a lease that is over."""
         loop = asyncio.get_running_loop()
@@ -253,10 +259,10 @@ class Membership:
 
     # -- tasks -----------------------------------------------------------------------------------------------------
 
-    def _spawn(self, work: Awaitable[None], name: str) -> None:
+    def _spawn(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         async def run() -> None:
             try:
-                await work
+                await work()
             except asyncio.CancelledError:
                 raise
             except Exception as e:

@@ -99,6 +99,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     replica_lag_s: Annotated[float, Meta(gt=0, description=(
         "A follower that has not caught up for this long leaves the in-sync replicas."
     ))] = limits.REPLICA_LAG_S
+    leader_balance_s: Annotated[float, Meta(ge=0, description=(
+        "A leadership returns to the partition's preferred broker, the first of its replicas, when that broker has been"
+        " in sync and nothing about the partition has changed for this long. 0: never."
+    ))] = limits.LEADER_BALANCE_S
     disk_used_max: Annotated[float, Meta(gt=0, le=1, description=(
         "Share of the disk above which produce is refused, retriably."
     ))] = limits.DISK_USED_MAX

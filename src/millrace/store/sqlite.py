@@ -260,7 +260,7 @@ class SqliteStore:
         lookout: Lookout | None = None
         while not (await asyncio.wait({job}, timeout=LOOK_S))[0]:
             lookout = lookout or Lookout(room.file.path, self._participants)
-            stuck = lookout.look(room.vacated_by)
+            stuck = lookout.look(time.monotonic(), room.vacated_by)
             if stuck is not None:
                 sqlite_guard.kill(stuck, why=f"stuck inside a call on {room.file.path}")
             if time.monotonic() > deadline + 2 * LOOK_S:

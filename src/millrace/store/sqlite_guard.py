@@ -6,7 +6,8 @@ itself here, of this boot and pid namespace, with the same start time, that has 
 under which nothing was written all the while, is ever killed.
 
 Locks are read from /proc/locks: opening the database a second time and closing it would drop this process's own locks.
-Time is counted in looks, not on a clock: a watcher that was itself suspended does not blame the others for it.
+Time is added up from look to look, each gap only so far: a busy machine does not stretch the limit, and a watcher that
+was itself suspended does not blame the others for it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from millrace.model.ids import ProcessIdentity
 from millrace.ops.real import RealProcesses, boot_of, process_stat
 
 LOOK_S = 0.05
-_LOOKS_EXPIRED = 4  # its tenure is over and it sits on the lock: only make sure that the lock is not changing hands
-_LOOKS_STOPPED = int(limits.TENURE_S / 2 / LOOK_S)  # soon enough for a healthy holder's renewal behind it
-_LOOKS_BUSY = int(limits.TENURE_S / LOOK_S) - 4  # the limit of all; the rest is for noticing and dying
+_GAP_MAX_S = 5 * LOOK_S  # more between two looks says that the watcher did not run, not that the owner was stuck
+_EXPIRED_S = 4 * LOOK_S  # its tenure is over and it sits on the lock: only make sure the lock is not changing hands
+_STOPPED_S = limits.TENURE_S / 2  # soon enough for a healthy holder's renewal behind it
+_SILENT_S = limits.TENURE_S - 4 * LOOK_S  # the limit of all; the rest is for noticing and dying
 
 log = logging.getLogger("millrace.store")
 
@@ -107,20 +109,24 @@ class Lookout:
 
     path: str
     participants: Participants
-    counts: dict[ProcessIdentity, int] = field(default_factory=dict)
+    stuck_s: dict[ProcessIdentity, float] = field(default_factory=dict)  # how long each has had the lock, as we saw
     written: tuple[int, int] | None = None
+    looked_at: float | None = None
 
-    def look(self, vacated_by: ProcessIdentity | None) -> ProcessIdentity | None:
+    def look(self, now: float, vacated_by: ProcessIdentity | None) -> ProcessIdentity | None:
         """One look; the process to be killed now, if any. `vacated_by` has the office no more, by its lease."""
+        gap_s = 0.0 if self.looked_at is None else min(now - self.looked_at, _GAP_MAX_S)
+        self.looked_at = now
         written = self._written()
         if written != self.written:
-            self.counts.clear()  # someone commits: slow, not stuck
+            self.stuck_s.clear()  # someone commits: slow, not stuck
             self.written = written
-        owners = self._owners()
-        self.counts = {owner: self.counts.get(owner, 0) + 1 for owner in owners}
-        for owner, count in self.counts.items():
-            if count >= _patience(owner, vacated_by):
-                self.counts[owner] = 0
+        self.stuck_s = {
+            owner: self.stuck_s[owner] + gap_s if owner in self.stuck_s else 0.0 for owner in self._owners()
+        }
+        for owner, stuck_s in self.stuck_s.items():
+            if stuck_s >= _patience_s(owner, vacated_by):
+                self.stuck_s[owner] = 0.0
                 return owner
         return None
 
@@ -141,11 +147,11 @@ class Lookout:
         return stat.st_mtime_ns, stat.st_size
 
 
-def _patience(owner: ProcessIdentity, vacated_by: ProcessIdentity | None) -> int:
+def _patience_s(owner: ProcessIdentity, vacated_by: ProcessIdentity | None) -> float:
     if vacated_by is not None and (owner.pid, owner.start_time) == (vacated_by.pid, vacated_by.start_time):
-        return _LOOKS_EXPIRED
+        return _EXPIRED_S
     stat = process_stat(owner.pid)
-    return _LOOKS_STOPPED if stat is not None and stat.state in "Tt" else _LOOKS_BUSY
+    return _STOPPED_S if stat is not None and stat.state in "Tt" else _SILENT_S
 
 
 def _has_open(pid: int, stats: list[os.stat_result]) -> bool:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from millrace.core import election
+from millrace.core import balance, election
 from millrace.core.cluster import ClusterState
 from millrace.core.decision import Decision
 from millrace.core.sessions import Sessions
@@ -52,6 +52,7 @@ class Office:
         times = node.world.times
         self.tenure = Tenure(tenure_s=times.tenure_s, renew_s=times.renew_s, drift=times.drift)
         self.sessions = Sessions(session_s=times.session_s, lease_s=times.lease_s, drift=times.drift)
+        self.balance = balance.Balance(times.balance_s)
         self.state: ClusterState | None = None
         self.leos: dict[TopicPartition, dict[int, int]] = {}
         self._tasks: deque[Task] = deque()
@@ -81,6 +82,7 @@ class Office:
         if self.active and not self._waits():
             for broker in self.sessions.silent(now):
                 self._tasks.append(Task(lambda b=broker: self._fence_silent(b)))  # type: ignore[misc]
+            self._balance(now)
             self._pump()
 
     def _ask(self, call: store.Call) -> None:
@@ -211,6 +213,13 @@ class Office:
         if not self.sessions.is_silent(broker, self.node.clock()):
             return Decision((), None)
         return election.fence(self.state, broker, "silent", flaws=self.node.world.flaws, leos=self.leos)
+
+    def _balance(self, now: float) -> None:
+        state = self.state
+        assert state is not None
+        due = self.balance.due(state, now)
+        if due:
+            self._tasks.append(Task(lambda: balance.move(state, due)))
 
     def gone(self, broker: int, incarnation: int) -> None:
         """Proof that this incarnation's process no longer exists."""

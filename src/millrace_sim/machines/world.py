@@ -45,6 +45,7 @@ class Times:
     store_s: float = 0.3
     drift: float = 0.01
     lag_s: float = 0.6
+    balance_s: float = 0.9
     propose_s: float = 0.2
     poll_s: float = 0.5
     fetch_retry_s: float = 0.25

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Iterator
@@ -120,10 +121,13 @@ def test_L27_the_floor_and_the_report_are_made_from_measurements() -> None:
     assert floor.mb_per_s > 0
     assert floor.chunk_ms_p50 <= floor.chunk_ms_p99
     result = bench_log.Result(bench_log.Case(100, 3, "group"), 10, 1.0, 10.0, 0.001, 0, 1.5, 2.5, 3.5, 4.5, 5.5, 60.0,
-                              floor)
+                              0.1, floor)
     text = bench_log.render({"cores": 2}, [result], quick=True)
     assert "| 100 B | 3 | group | 10 |" in text
     assert text.count("|\n") >= 3
+    assert "disturbed" not in text
+    neighbours = dataclasses.replace(result, others_cpu_cores=1.5)
+    assert "1 of 1 cases were disturbed" in bench_log.render({"cores": 2}, [neighbours], quick=True)
 
 
 def test_L27_every_case_is_measured() -> None:

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millrace.core import admin, election
+from millrace.core import admin, balance, election
 from millrace.core.decision import Decision
 from millrace.model.ids import NO_LEADER, TopicPartition
 from millrace.model.messages import AlterConfigs, ConfigEdit, LeaveReplica, RaiseEpoch, Register
@@ -35,6 +35,7 @@ class Election(RuleBasedStateMachine):
         self.directory = dict.fromkeys(BROKERS, 0)
         self.epochs: dict[TopicPartition, tuple[int, int]] = {}     # of the records checked so far
         self.checked = 0
+        self.due: list[balance.Move] = []
 
     @initialize()
     def start(self) -> None:
@@ -143,6 +144,15 @@ class Election(RuleBasedStateMachine):
             epoch = self.c.p(tp).leader_epoch + ahead
             message = RaiseEpoch(broker, self.c.state.brokers[broker].incarnation, *tp, disk_epoch=epoch)
             self.run(election.raise_epoch(self.c.state, message), None)
+
+    @rule(look=st.booleans(), cut=cuts)
+    def balance(self, look: bool, cut: int | None) -> None:
+        """Leaders go home, sometimes by a look that is older than what happened since."""
+        if look:
+            calm = balance.Balance(1.0)
+            calm.due(self.c.state, 0.0)
+            self.due = calm.due(self.c.state, 1.0)
+        self.run(balance.move(self.c.state, self.due), cut)
 
     # -- what holds ----------------------------------------------------------------------------------------------------
     @invariant()

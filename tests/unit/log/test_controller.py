@@ -14,8 +14,11 @@ from millrace.errors import (
 from millrace.log.controller import ControllerConfig
 from millrace.model.messages import (
     AdminDone,
+    AlterIsr,
+    AlterIsrDone,
     CreateTopics,
     HeartbeatOk,
+    IsrChange,
     NewTopic,
 )
 from millrace.model.records import TopicCreated
@@ -135,6 +138,58 @@ def test_L18_cut_off_from_the_store_the_controller_steps_down_in_time() -> None:
         await w.create("found")
 
     play(story)
+
+
+def test_L3_leaders_are_spread_again_after_a_rolling_restart() -> None:
+    async def story(w: World) -> None:
+        await w.start_three()
+        await w.create(partitions=12)
+        for broker in (1, 2, 3):
+            w.crash(broker)
+            await w.until(lambda: w.controller is not None and len(w.state().eligible_brokers()) == 2)
+            del w.nodes[broker]
+            w.boot(broker)
+            await w.until(w.all_up)
+            await join_all(w)
+        assert led(w) != {1: 4, 2: 4, 3: 4}
+        fences = len(w.fences())
+        took_s = await w.until(lambda: led(w) == {1: 4, 2: 4, 3: 4})
+        assert limits.LEADER_BALANCE_S - 1.5 <= took_s <= limits.LEADER_BALANCE_S + 2 * limits.LEADER_BALANCE_PASS_S
+        records = len(w.records())
+        await asyncio.sleep(30.0)
+        assert len(w.records()) == records, "once at home nothing moves"
+        assert len(w.fences()) == fences
+
+    play(story)
+
+
+def test_L3_leader_balance_can_be_turned_off() -> None:
+    async def story(w: World) -> None:
+        await w.start_three()
+        await w.create(partitions=12)
+        gone = follower_of(w)
+        w.crash(gone)
+        await w.until(lambda: len(w.state().eligible_brokers()) == 2)
+        w.boot(gone)
+        await w.until(w.all_up)
+        await join_all(w)
+        await asyncio.sleep(60.0)
+        assert led(w)[gone] == 0
+
+    play(story, config=ControllerConfig(leader_balance_s=0.0))
+
+
+def led(w: World) -> dict[int, int]:
+    return {b: len(w.state().partitions_led_by(b)) for b in (1, 2, 3)} if w.controller is not None else {}
+
+
+async def join_all(w: World) -> None:
+    """Every leader proposes all replicas."""
+    for p in list(w.state().partitions()):
+        known = w.state().brokers[p.leader]
+        change = IsrChange(*p.tp, p.leader_epoch, p.partition_epoch, p.replicas, ())
+        done = await w.ask(p.leader, AlterIsr(p.leader, known.incarnation, (change,)), AlterIsrDone)
+        assert done.results[0].error == ""
 
 
 def test_L18_everything_is_there_after_all_were_killed() -> None:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from millrace.store.sqlite_guard import Participants, lock_owners
+from millrace import limits
+from millrace.model.ids import ProcessIdentity
+from millrace.store.sqlite_guard import Lookout, Participants, lock_owners
 
 TABLE = """\
 1: POSIX  ADVISORY  WRITE 100 fe:00:555 120 120
@@ -46,3 +48,37 @@ def test_L18_only_recorded_processes_are_ours_and_past_ones_are_swept(tmp_path: 
     left = {path.name for path in (tmp_path / "processes").iterdir()}
     assert left == {"README", scratch.parent.name, scratch.parent.name.removesuffix(".new")}
     assert scratch.exists()
+
+
+class OneOwner(Lookout):
+    """A lookout that sees this process, which is not stopped, on the lock of a file nobody writes to."""
+
+    def _owners(self) -> list[ProcessIdentity]:
+        return [self.participants.me]
+
+
+def looks_until_blamed(tmp_path: Path, gap_s: float, vacated: bool) -> int:
+    participants = Participants(str(tmp_path))
+    lookout = OneOwner(str(tmp_path / "x.db"), participants)
+    for number in range(1000):
+        if lookout.look(number * gap_s, participants.me if vacated else None) is not None:
+            return number
+    raise AssertionError("never blamed")
+
+
+def test_L18_looks_that_come_late_do_not_stretch_the_limit(tmp_path: Path) -> None:
+    for gap_s in (0.05, 0.1, 0.2):
+        assert looks_until_blamed(tmp_path, gap_s, vacated=False) * gap_s <= limits.TENURE_S
+    assert looks_until_blamed(tmp_path, 0.05, vacated=True) * 0.05 <= 0.3
+
+
+def test_L18_a_watcher_that_was_suspended_blames_nobody_for_it(tmp_path: Path) -> None:
+    assert looks_until_blamed(tmp_path, 3600.0, vacated=False) >= 7
+
+
+def test_L18_an_owner_under_which_something_is_written_is_never_blamed(tmp_path: Path) -> None:
+    participants = Participants(str(tmp_path))
+    lookout = OneOwner(str(tmp_path / "x.db"), participants)
+    for number in range(200):
+        (tmp_path / "x.db-wal").write_bytes(b"x" * number)
+        assert lookout.look(number * 0.05, participants.me) is None

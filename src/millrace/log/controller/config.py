@@ -15,6 +15,7 @@ class ControllerConfig:
     tenure_s: float = limits.TENURE_S
     renew_s: float = limits.TENURE_RENEW_S
     clock_drift_max: float = limits.CLOCK_DRIFT_MAX
+    leader_balance_s: float = limits.LEADER_BALANCE_S  # 0: leaders stay where elections put them
     tick_s: float = 0.1                # how late silence and proof of death may be noticed
     eager_s: float = 0.5               # after a lost connection the process is looked for in short steps, this long
     eager_step_s: float = 0.01         # a killed process closes its sockets a little before it is gone

@@ -3,7 +3,7 @@
 In: control messages from brokers, lost connections, time. Out: replies, and decisions through the writer.
 Promises: a heartbeat is answered (and so extends a lease) only while the tenure is certainly ours and the broker is
 not being fenced [L16, L18]; a silent broker is fenced once, after one full session of this reign; one whose process is
-provably gone at once [L17]; reports in heartbeats overwrite nothing [L12].
+provably gone at once [L17]; reports in heartbeats overwrite nothing [L12]; leaders go home when all is calm [L3].
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from millrace import limits
-from millrace.core import admin, election
+from millrace.core import admin, balance, election
 from millrace.core.cluster import BrokerState, ClusterState
 from millrace.core.decision import Decision
 from millrace.core.sessions import Sessions
@@ -69,6 +69,9 @@ class Reign:
         self.reports: dict[TopicPartition, dict[BrokerId, ReplicaReport]] = {}
         self._being_fenced: set[BrokerId] = set()
         self._fences: dict[BrokerId, asyncio.Task[None]] = {}
+        self.balance = balance.Balance(config.leader_balance_s)
+        self._balance_at = 0.0
+        self._balancing: asyncio.Task[None] | None = None
         self._eager_until = 0.0
         self._over = False
         self._look = asyncio.Event()
@@ -104,6 +107,7 @@ class Reign:
             now = self._ports.clock.now()
             self._fence_gone()
             self._fence_silent(now)
+            self._balance_leaders(now)
             pause_s = self._config.eager_step_s if now < self._eager_until else self._config.tick_s
             self._look.clear()
             try:
@@ -116,7 +120,7 @@ class Reign:
         """From here on every handler that still runs says NotController."""
         self._over = True
         self._writer.end()
-        tasks = list(self._fences.values())
+        tasks = [*self._fences.values(), *([self._balancing] if self._balancing is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -184,6 +188,25 @@ class Reign:
             pass
         finally:
             self._being_fenced.discard(broker)
+
+    # -- leaders ---------------------------------------------------------------------------------------------------
+    def _balance_leaders(self, now: float) -> None:
+        """Not while a broker is being fenced, nor right after a connection was lost: it may be the next one."""
+        if now < max(self._balance_at, self._eager_until) or self._fences or self._balancing is not None:
+            return
+        self._balance_at = now + limits.LEADER_BALANCE_PASS_S
+        due = self.balance.due(self.state, now)
+        if due:
+            self._balancing = asyncio.get_running_loop().create_task(self._move_leaders(due))
+
+    async def _move_leaders(self, due: list[balance.Move]) -> None:
+        try:
+            await self._writer.submit(lambda: balance.move(self.state, due), independent=True)
+            log.info("leaders moved back to their preferred brokers", partitions=len(due))
+        except NotController:
+            pass
+        finally:
+            self._balancing = None
 
     # -- brokers ---------------------------------------------------------------------------------------------------
     async def _register(self, m: Register) -> Message:

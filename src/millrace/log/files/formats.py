@@ -96,13 +96,15 @@ APPEND, TRUNCATE, DELETE, START, RESTART = 1, 2, 3, 4, 5
 _ENTRY = Struct(">IIQB16sIQQQ")        # size, crc, journal number, kind, topic id, partition, generation, two places
 ENTRY_BYTES = _ENTRY.size
 _ENTRY_CRC_FROM = 8
+NO_DATA = memoryview(b"")
 
 
 class Entry(NamedTuple):
     """One event of a partition, in the order in which it happened.
 
     APPEND: `data` lies at `position` of the log file with base `offset`, made as `generation`.
-    TRUNCATE: the log ends at `offset`; what lay above is of generations below this one. DELETE: all of it is.
+    TRUNCATE: the log ends at `offset`; what lay above is of generations below this one. Where a file was cut,
+    `position` says where and `data` which one (`encode_base`). DELETE: all that lay there is of older generations.
     START: the log starts at `offset`. RESTART: the log is empty and starts at `offset`; `position` is unused.
     """
 
@@ -111,7 +113,15 @@ class Entry(NamedTuple):
     generation: int
     offset: int
     position: int = 0
-    data: memoryview = memoryview(b"")
+    data: memoryview = NO_DATA
+
+
+def encode_base(base: int) -> memoryview:
+    return memoryview(base.to_bytes(8, "big"))
+
+
+def decode_base(data: memoryview) -> int:
+    return int.from_bytes(data, "big")
 
 
 def encode_entry_head(number: int, entry: Entry) -> bytes:

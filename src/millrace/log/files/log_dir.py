@@ -160,12 +160,13 @@ class LogDir:
     def _recover(self, entries: list[Entry], *, any_start: bool) -> None:
         """Every log before the directory is open: what was redone and cut is synced, then the journals are dead."""
         events: dict[TopicPartition, list[Entry]] = {tp: [] for tp in self.stored()}
-        for gone in self._taken_away():
-            state = self._state(gone.tp)
-            if state is not None and state.generation < gone.generation:
-                events.setdefault(gone.tp, []).append(gone)
         for entry in entries:
             events.setdefault(entry.tp, []).append(entry)
+        for gone in self._taken_away():
+            state = self._state(gone.tp)
+            known = state is not None or gone.tp in events
+            if known and (state is None or state.generation < gone.generation):
+                _insert(events.setdefault(gone.tp, []), gone)
         hw_synced = self._last.flush == "group" or self._same_boot or self._last.clean
         for tp, of_log in events.items():
             state = self._state(tp)
@@ -356,6 +357,12 @@ class LogDir:
             home.fds.close_all()
             home.journal.close()
             home.fs.close(self._lock)
+
+
+def _insert(events: list[Entry], gone: Entry) -> None:
+    """Behind everything of the log that was taken away, before the first event of one that came after it."""
+    at = next((n for n, event in enumerate(events) if event.generation > gone.generation), len(events))
+    events.insert(at, gone)
 
 
 def _home(fs: FileSystem, path: str, meta: Meta, opens: int, *, grouped: bool, sizes: Sizes) -> Home:

@@ -34,12 +34,14 @@ from millrace.log.files.calls import disk_error, disk_errors, remove_if_there, w
 from millrace.log.files.formats import (
     APPEND,
     HEADER_BYTES,
+    NO_DATA,
     RESTART,
     START,
     TRUNCATE,
     Entry,
     LogHeader,
     LogState,
+    encode_base,
     encode_index,
     encode_log_header,
     index_name,
@@ -343,15 +345,18 @@ class PartitionLog:
         header = find(self._home.fds, file, to)
         cut, position = header.base_offset, header.position
         whole = position == HEADER_BYTES
-        self._tell_journal(TRUNCATE, cut, 0 if whole else position)
+        if whole:
+            self._tell_journal(TRUNCATE, cut)
+        else:
+            self._tell_journal(TRUNCATE, cut, position, encode_base(file.base))
         with disk_errors(file.path):
             self._cut_files(at, position, whole=whole)
         self._cut_to(cut)
         return cut
 
-    def _tell_journal(self, kind: int, offset: int, position: int = 0) -> None:
+    def _tell_journal(self, kind: int, offset: int, position: int = 0, data: memoryview = NO_DATA) -> None:
         home = self._home
-        home.journal.add(Entry(kind, self.tp, home.next_generation(), offset, position))
+        home.journal.add(Entry(kind, self.tp, home.next_generation(), offset, position, data))
         home.journal.flush(sync=home.grouped)
 
     def _cut_files(self, at: int, position: int, *, whole: bool) -> None:
@@ -419,7 +424,7 @@ class PartitionLog:
             return self.log_end
         offset, self.damaged = self.damaged, None
         home = self._home
-        self._tell_journal(TRUNCATE, offset, 0)
+        self._tell_journal(TRUNCATE, offset)
         aside = f"{home.path}/{ASIDE}/damaged-{home.folder(self.tp).rpartition('/')[2]}-{home.generation}"
         with disk_errors(aside):
             offset = recovery.set_damage_aside(home, self, offset, aside)
@@ -540,22 +545,6 @@ class PartitionLog:
             self.durable_end = max(self.durable_end, self.syncing_end)
         if self.on_durable is not None:
             self.on_durable(self, self.failed)
-
-    def distrust(self) -> None:
-        """A sync failed and the process ends: what only the page cache has goes, else the next start believes in it.
-
-        Nothing of it was reported durable. What the journal has is written again by recovery."""
-        if self.durable_end >= self.log_end or not self.is_loaded:
-            return
-        home = self._home
-        try:
-            at = self._file_index(self.durable_end)
-            position = reading.position_of(home, self.files[at], self.durable_end)
-            for file in reversed(self.files[at + 1 :]):
-                home.fs.truncate(home.fds.get(file), HEADER_BYTES)
-            home.fs.truncate(home.fds.get(self.files[at]), position)
-        except (OSError, MillraceError):
-            pass                               # the disk is broken: it will say so again at the start
 
     def state(self) -> LogState:
         """What the log adds up to now; true on the disk once its files are synced."""

@@ -31,6 +31,7 @@ from millrace.log.files.formats import (
     Entry,
     LogHeader,
     LogState,
+    decode_base,
     decode_index,
     decode_log_header,
     encode_log_header,
@@ -152,11 +153,12 @@ class Redo:
 
     def _truncate(self, event: Entry) -> None:
         self._remove_older(event.generation, event.offset)
+        cut = self.files.get(decode_base(event.data)) if event.position else None
+        if cut is not None and cut.generation < event.generation and cut.size > event.position:
+            self.home.fs.truncate(self.home.fds.get(cut), event.position)
+            cut.size = event.position
         older = [f for f in self.files.values() if f.generation < event.generation]
         last = max(older, key=lambda f: f.base, default=None)
-        if last is not None and event.position and last.size > event.position:
-            self.home.fs.truncate(self.home.fds.get(last), event.position)
-            last.size = event.position
         self.floor = min(self.floor, event.offset)
         if self.state is not None and self.state.end > event.offset:
             self.rewound = True
@@ -257,6 +259,9 @@ class Scan:
         self.at = 0                    # index of the file the log ends in
         self.position = HEADER_BYTES
         self.why = ""
+        # After a failed sync the page cache holds what the disk has not, and the next sync would not try again: what is
+        # about to be called durable is written once more. A restart of the machine leaves no such pages.
+        self.rewrite = redo.same_boot
         self.orphans: list[LogFile] = []   # what should lie before them is missing
         state = redo.state
         start = self._start(state) if state is not None else None
@@ -318,6 +323,8 @@ class Scan:
         while self.position < file.size and self.log.log_end != following:
             data = read_all(self.home.fs, self.home.fds.get(file), min(size, file.size - self.position), self.position)
             used = self._batches(file, data, following)
+            if self.rewrite and used:
+                write_all(self.home.fs, self.home.fds.get(file), data[:used], self.position)
             if used == 0:
                 header = records.header_at(data)
                 if header is not None and len(data) < header.size <= file.size - self.position:

@@ -58,13 +58,17 @@ def _answer(service: Service, topics: Topics) -> Fields:
 
 def _brokers(service: Service) -> list[Fields]:
     """All members, also those that are down: a client that sees its broker vanish from the list forgets the partitions
-    it sends there, and finds their new leader only with its next slow refresh."""
+    it sends there, and finds their new leader only with its next slow refresh. A broker that has lost its lease leaves
+    itself out for just that reason: what it knows is old, and its clients should ask somebody else."""
+    shell = service.shell
+    cut_off = shell.id in shell.suspects() and len(shell.cluster.brokers) > 1
     return [
         {
             "node_id": broker.broker, "host": broker.endpoint.host, "port": broker.endpoint.kafka_port,
             "rack": broker.rack or None,
         }
-        for broker in service.shell.cluster.brokers.values()
+        for broker in shell.cluster.brokers.values()
+        if not (cut_off and broker.broker == shell.id)
     ]
 
 

@@ -146,11 +146,11 @@ class KafkaServer:
             return
         header = hot.parse_header(frame)
         key = header.key
-        self.stats.requests[key] = self.stats.requests.get(key, 0) + 1
         api = APIS.get(key)
         if api is None or header.version not in api.versions:
             self._unsupported(client, header)
             return
+        self.stats.requests[key] = self.stats.requests.get(key, 0) + 1
         hot_handler = HOT.get(key)
         if hot_handler is not None:
             hot_handler(self._service, client, header, frame)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support_logfiles import Crash, CrashingFs, Model, Version, batch, batch_end, content, open_dir, tp
 
+from millrace.errors import DiskFailed
 from millrace.log.files.log_dir import LogDir
 from millrace.log.files.partition_log import PartitionLog
 from millrace_sim.disk import SimDisk
@@ -99,6 +100,32 @@ class History:
             if all(v.cut > end for v in model.versions[at + 1 :]):
                 model.reported(at, end)
 
+    def failing_round(self, failures: int) -> None:
+        """Syncs fail; nothing is reported, the process ends. What it leaves in the page cache is not on the disk."""
+        self.end_round()
+        for n in range(LOGS):
+            self.append(n, 900, n)
+            self.append(n, 2_000, n)
+        self.begin_round()
+        assert self.round is not None
+        (tasks, _), self.round = self.round, None
+        self.disk.sync_failures_left = failures
+        before = [self.log(n).durable_end for n in range(LOGS)]
+        syncer, failed, whole = self.directory.syncer, {}, None
+        try:
+            failed = syncer.run_round(tasks)
+        except DiskFailed as error:
+            whole = error
+        finally:
+            self.disk.sync_failures_left = 0
+        syncer.end_round(tasks, failed, whole)
+        for n in range(LOGS):
+            log = self.log(n)
+            assert (log.failed is None) == (whole is None and log not in failed)
+            assert log.failed is None or log.durable_end == before[n]
+            if log.failed is None:
+                self.models[n].reported(len(self.models[n].versions) - 1, log.durable_end)
+
     def catch_up(self) -> None:
         if self.round is None:
             self.directory._catch_up_now()
@@ -167,18 +194,23 @@ operation = st.one_of(
     st.tuples(st.just("retain"), logs_, share),
     st.tuples(st.just("delete"), logs_),
 )
-life = st.tuples(st.lists(operation, max_size=25), st.booleans(), st.integers(0, 12), st.integers(0, 30), st.booleans())
+life = st.tuples(
+    st.lists(operation, max_size=25), st.booleans(), st.integers(0, 12), st.integers(0, 30), st.booleans(),
+    st.integers(0, 4),
+)
 
 
-def run(seed: int, scatter: bool, lives: list[tuple[list[tuple[object, ...]], bool, int, int, bool]]) -> None:
+def run(seed: int, scatter: bool, lives: list[tuple[list[tuple[object, ...]], bool, int, int, bool, int]]) -> None:
     history = History(seed, scatter=scatter)
-    for operations, power, in_last, in_recovery, after in lives:
+    for operations, power, in_last, in_recovery, after, failures in lives:
         for name, *args in operations[:-1]:
             getattr(history, str(name))(*args)
         if operations:
             with history.crash_after(in_last, after=after):
                 name, *args = operations[-1]
                 getattr(history, str(name))(*args)
+        if failures and not history.crashed_inside:
+            history.failing_round(failures)
         history.crash(power=power)
         with history.crash_after(in_recovery, after=after):
             history.recover()
