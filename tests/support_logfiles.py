@@ -146,7 +146,8 @@ class Model:
         if log.log_end < min(self.durable_end, taken):
             return False
         got = [(o, b) for o, b in found.items() if batch_end(o, b) > version.start]
-        return got == list(version.batches.items())[: len(got)] and log.log_end <= max(version_end(version), log.log_start)
+        ends = log.log_end <= max(version_end(version), log.log_start)
+        return ends and got == list(version.batches.items())[: len(got)]
 
 
 def version_end(version: Version) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 from millrace.wire.kafka.codec import BY_NAME, decode, encode
 from millrace.wire.records import Record, build_batch
 
-PRODUCE, FETCH, LIST_OFFSETS = "Produce", "Fetch", "ListOffsets"
-VERSION = {PRODUCE: 7, FETCH: 11, LIST_OFFSETS: 5}      # the last old-style ones: a header without tags
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = "Produce", "Fetch", "ListOffsets", "Metadata"
+VERSION = {PRODUCE: 7, FETCH: 11, LIST_OFFSETS: 5, METADATA: 8}      # the last old-style ones: a header without tags
 
 
 class Raw:
@@ -58,6 +58,11 @@ class Raw:
                 {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}]}]})
         part = self.receive(FETCH)["topics"][0]["partitions"][0]
         return part["error_code"], part["high_watermark"], bytes(part["records"] or b"")
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """{partition: leader} as this broker knows it."""
+        self.send(METADATA, {"topics": [{"name": topic}], "allow_auto_topic_creation": False})
+        return {p["partition_index"]: p["leader_id"] for p in self.receive(METADATA)["topics"][0]["partitions"]}
 
     def _exactly(self, count: int) -> bytes:
         data = b""

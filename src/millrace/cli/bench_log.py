@@ -307,8 +307,9 @@ def render(facts: dict[str, Any], results: list[Result], *, quick: bool) -> str:
     lines += ["", f"Messages that failed: {failed}. Median share of the floor: {spread:.0%}.", ""]
     disturbed = [result for result in results if result.others_cpu_cores > OTHERS_CPU_CORES_MAX]
     if disturbed:
-        lines += [f"**{len(disturbed)} of {len(results)} cases were disturbed**: other processes took more than "
-                  f"{OTHERS_CPU_CORES_MAX} cores meanwhile. Do not compare rows; run it again on a quiet machine.", ""]
+        why = (f"**{len(disturbed)} of {len(results)} cases were disturbed**: other processes took more than "
+               f"{OTHERS_CPU_CORES_MAX} cores meanwhile. Do not compare rows; run it again on a quiet machine.")
+        lines += [why, ""]
     return "\n".join(lines)
 
 

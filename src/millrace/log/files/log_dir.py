@@ -164,8 +164,9 @@ class LogDir:
             events.setdefault(entry.tp, []).append(entry)
         for gone in self._taken_away():
             state = self._state(gone.tp)
-            known = state is not None or gone.tp in events
-            if known and (state is None or state.generation < gone.generation):
+            if state is None and gone.tp not in events:
+                continue
+            if state is None or state.generation < gone.generation:
                 _insert(events.setdefault(gone.tp, []), gone)
         hw_synced = self._last.flush == "group" or self._same_boot or self._last.clean
         for tp, of_log in events.items():

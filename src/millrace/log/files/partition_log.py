@@ -26,7 +26,6 @@ from millrace.errors import (
     DiskFailed,
     DiskFull,
     InvalidRequest,
-    MillraceError,
     OffsetOutOfRange,
 )
 from millrace.log.files import reading, recovery

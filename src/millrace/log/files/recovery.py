@@ -154,7 +154,7 @@ class Redo:
     def _truncate(self, event: Entry) -> None:
         self._remove_older(event.generation, event.offset)
         cut = self.files.get(decode_base(event.data)) if event.position else None
-        if cut is not None and cut.generation < event.generation and cut.size > event.position:
+        if cut is not None and cut.generation < event.generation and cut.size >= event.position:
             self.home.fs.truncate(self.home.fds.get(cut), event.position)
             cut.size = event.position
         older = [f for f in self.files.values() if f.generation < event.generation]
@@ -306,9 +306,11 @@ class Scan:
             elif file.generation == NO_GENERATION:
                 self.why = f"{file.path} has no readable header"
                 return
+            file.index = Index(complete=self.position == HEADER_BYTES)
             if self.position > HEADER_BYTES:
                 file.cold = [(HEADER_BYTES, self.position)]
-            file.index = Index(complete=self.position == HEADER_BYTES)
+            elif self.rewrite:
+                self._rewrite(file, read_all(self.home.fs, self.home.fds.get(file), HEADER_BYTES, 0), 0)
             following = self.files[at + 1].base if at + 1 < len(self.files) else None
             self._file(file, following)
             if following is None or self.log.log_end != following:
@@ -324,7 +326,7 @@ class Scan:
             data = read_all(self.home.fs, self.home.fds.get(file), min(size, file.size - self.position), self.position)
             used = self._batches(file, data, following)
             if self.rewrite and used:
-                write_all(self.home.fs, self.home.fds.get(file), data[:used], self.position)
+                self._rewrite(file, data[:used], self.position)
             if used == 0:
                 header = records.header_at(data)
                 if header is not None and len(data) < header.size <= file.size - self.position:
@@ -333,6 +335,9 @@ class Scan:
                 return
             self.position += used
             size = SCAN_BYTES
+
+    def _rewrite(self, file: LogFile, data: bytes, position: int) -> None:
+        write_all(self.home.fs, self.home.fds.get(file), data, position)
 
     def _batches(self, file: LogFile, data: bytes, following: int | None) -> int:
         """Bytes of good batches from the start of `data`; why it stopped is kept."""
@@ -379,7 +384,7 @@ class Scan:
             return
         del self.files[self.at + 1 :]
         file = self.files[self.at]
-        if file.size > self.position:
+        if file.size > self.position or self.rewrite:
             self.home.fs.truncate(self.home.fds.get(file), self.position)
             file.size = self.position
         if file.generation == NO_GENERATION:

@@ -1,7 +1,7 @@
 """Random histories on a disk that forgets: after any crash the log is one it may be.
 
-Appends small and large, truncation, rolls, sync rounds, catching up, restarts, deletions and retention of three logs, with
-the process killed or the power cut at any file call, again and again.
+Appends small and large, truncation, rolls, sync rounds, catching up, restarts, deletions and retention of three logs,
+with failing syncs, and the process killed or the power cut at any file call, again and again.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_logfiles import Crash, CrashingFs, Model, Version, batch, batch_end, content, open_dir, tp
 
 from millrace.errors import DiskFailed
 from millrace.log.files.log_dir import LogDir
 from millrace.log.files.partition_log import PartitionLog
 from millrace_sim.disk import SimDisk
+from support_logfiles import Crash, CrashingFs, Model, Version, batch, batch_end, content, open_dir, tp
 
 LOGS = 3
 
