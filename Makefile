@@ -1,6 +1,7 @@
 # Every command of the project. `make` alone lists them; each does its own set-up on a machine that has Python 3.11 and make.
 
 SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 .DEFAULT_GOAL := help
@@ -27,7 +28,8 @@ test: setup check ## all checks and tests, as CI runs them
 	$(PYTEST) -q -m "not long" --ignore=tests/unit --ignore=tests/sim tests
 
 sim: .venv/.packages ## long simulation: 20,000 machine seeds and 1,000 seeds of the whole shell
-	$(PYTEST) -q -n 2 -m long --timeout=0 tests/sim
+	$(BIN)/python -m millrace_sim.machines --seeds 20000 --jobs 2
+	$(BIN)/python -m millrace_sim.shell --seeds 1000 --jobs 2
 
 chaos: setup ## long tests with real processes: kills and pauses under load, ten times each
 	$(PYTEST) -q -m long --timeout=0 tests/process
@@ -38,7 +40,7 @@ bench: .venv/.packages ## measure the log beside the disk's own speed; writes do
 check: setup ## lint, types, import rules, alert rules
 	$(BIN)/ruff check src tests
 	$(BIN)/mypy
-	$(BIN)/lint-imports --verbose | tail -n 12
+	$(BIN)/lint-imports --no-logo
 	promtool check rules deploy/alerts/*.rules.yaml
 	promtool test rules deploy/alerts/*.test.yaml
 

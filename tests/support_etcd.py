@@ -63,12 +63,22 @@ class EtcdServer:
             self._process = None
 
     def pause(self) -> None:
+        """Returns when every thread has stopped: until then the server may still answer."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 10
+        while not _is_stopped(self._process.pid):
+            assert time.monotonic() < deadline, "etcd did not stop"
+            time.sleep(0.001)
 
     def resume(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
+
+
+def _is_stopped(pid: int) -> bool:
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
 def free_ports(count: int) -> list[int]:

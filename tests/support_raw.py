@@ -62,7 +62,7 @@ class Raw:
     def leaders(self, topic: str) -> dict[int, int]:
         """{partition: leader} as this broker knows it."""
         self.send(METADATA, {"topics": [{"name": topic}], "allow_auto_topic_creation": False})
-        return {p["partition_index"]: p["leader_id"] for p in self.receive(METADATA)["topics"][0]["partitions"]}
+        return {p["partition"]: p["leader_id"] for p in self.receive(METADATA)["topics"][0]["partitions"]}
 
     def _exactly(self, count: int) -> bytes:
         data = b""

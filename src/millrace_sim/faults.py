@@ -38,6 +38,7 @@ class Faults:
     office_kill_every_s: float = 0.0
     shared_machine: bool = False
     clean_stops: bool = False
+    wipe_every_s: float = 0.0
 
     @classmethod
     def draw(cls, seed: int | str, *, clock_drift_max: float = 0.01) -> Faults:
@@ -75,6 +76,7 @@ class Faults:
             office_kill_every_s=some(0.3, 6.0, 12.0),
             shared_machine=maybe(0.25),
             clean_stops=maybe(0.25),
+            wipe_every_s=some(0.2, 4.0, 10.0),
         )
 
     def names(self) -> list[str]:

@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def settled(cluster: Cluster, broker: int, partitions: int) -> bool:
     """As the broker itself sees it: every partition has a leader and all its replicas."""
     topics = cluster.http(broker, "/api/v2/topics", timeout_s=10)["items"]
     known = [t for t in topics if not t["name"].startswith("__")]
-    return sum(t["partitions"] for t in known) == partitions and not any(
+    return sum(t["partition_count"] for t in known) == partitions and not any(
         t["under_replicated_partitions"] or t["offline_partitions"] for t in known)
 
 
@@ -174,6 +175,7 @@ def kill_one(
     survivors = {b.id: (b.host, b.kafka_port) for b in cluster.brokers.values() if b.id != victim}
     with Prober(survivors, "probe", PROBE_PARTITIONS) as prober:
         time.sleep(3)
+        assert not prober.failures, prober.failures
         killed = time.monotonic()
         cluster.kill(victim)
         moved_s = wait_moved(survivors, last, victim) - killed
@@ -208,11 +210,15 @@ def last_topic(cluster: Cluster) -> str:
     return str(max(topics, key=lambda t: uuid.UUID(t["topic_id"]).int)["name"])
 
 
+def _leads_nothing(raw: Raw, topic: str, broker: int) -> bool:
+    return broker not in raw.leaders(topic).values()
+
+
 def wait_moved(survivors: dict[int, tuple[str, int]], topic: str, victim: int) -> float:
     """When every survivor has replayed that the victim leads nothing."""
     for address in survivors.values():
         with Raw(*address) as raw:
-            wait_for(lambda raw=raw: victim not in raw.leaders(topic).values(), "leaders to move", 60)
+            wait_for(partial(_leads_nothing, raw, topic, victim), "leaders to move", 60)
     return time.monotonic()
 
 
@@ -374,8 +380,8 @@ def render_idle(r: dict[str, Any]) -> list[str]:
     rows = [f"| {b} | {share:.2%} | {r['cpu_share_without_partitions'][b]:.2%} | {r['usage'][b]['rss_mb']:.0f} | "
             f"{r['usage'][b]['descriptors']:.0f} |" for b, share in r["cpu_share"].items()]
     return [f"## {r['partitions']:,} idle partitions", "",
-            (f"CPU of each broker over {r['seconds']:.0f} s in which nobody asks for anything; goal: below "
-            f"{r['goal']:.0%} of a core ({'met' if r['met'] else 'missed'}). Controller: broker {r['controller']}."), "",
+            (f"CPU of each broker over {r['seconds']:.0f} s in which nobody asks for anything; "
+            f"goal: below {r['goal']:.0%} of a core ({'met' if r['met'] else 'missed'}). Controller: broker {r['controller']}."), "",
             "| broker | CPU of a core | without partitions | RSS MB | descriptors |", "|---|---:|---:|---:|---:|",
             *rows]
 
@@ -389,9 +395,9 @@ def render_failover(r: dict[str, Any]) -> list[str]:
         f"{k['longest_while_it_came_back_s']:.3f} ({k['longest_while_it_came_back_kind']}) |" for k in r["kills"]]
     idle_cpu = ", ".join(f"{share:.2%}" for share in r["cpu_share_idle"].values())
     return [f"## {r['partitions']:,} partitions, a broker is killed", "",
-            (f"{r['topics']} topics, replication factor 3, created by one AdminClient and in sync on all brokers within "
-            f"{r['created_s']:.1f} s (goal {r['create_goal_s']:.0f} s). Idle CPU {idle_cpu} of a core; metadata of "
-            f"everything in one request {r['metadata_of_everything_s']:.2f} s. In use afterwards: {use}."), "",
+            (f"{r['topics']} topics, replication factor 3, created by one AdminClient and in sync on all brokers "
+            f"within {r['created_s']:.1f} s (goal {r['create_goal_s']:.0f} s). Idle CPU {idle_cpu} of a core; metadata "
+            f"of everything in one request {r['metadata_of_everything_s']:.2f} s. In use afterwards: {use}."), "",
             ("Probes (Produce acks=all, Metadata, Fetch) ask the surviving brokers all the time; goal: none takes "
             f"{r['request_goal_s']:.0f} s ({'met' if r['met'] else 'missed'}). Seconds:"), "",
             ("| killed | longest request | before the kill | all leaders moved | its partitions took no write | "

@@ -18,8 +18,8 @@ from support_raw import Raw
 
 TOPIC, PARTITIONS = "orders", 3
 NOT_LEADER = 6
-# A stopped broker leaves its connections open, and librdkafka waits for the answer of a request under way for as long as
-# its messages live. Without idempotence the messages behind it go to the new leader as soon as the client hears of it;
+# A stopped broker leaves its connections open, and librdkafka waits for the answer of a request under way for as long
+# as its messages live. Without idempotence the messages behind it go to the new leader as soon as the client hears of it;
 # those under way are sent again when the stopped broker refuses them, so the client itself gives up their order.
 CLIENT = {"topic.metadata.refresh.interval.ms": 500}
 SHORT: Mapping[str, Mapping[str, Any]] = {

@@ -8,6 +8,7 @@ controller never goes back to an older token.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -47,6 +48,7 @@ class ControllerClient:
         self._stats = stats
         self.id: BrokerId = NOBODY
         self.token = -1
+        self.on_moved: list[Callable[[], None]] = []      # another process holds the office now
         self._looking: asyncio.Task[None] | None = None
 
     async def ask(self, message: Message, timeout_s: float = limits.LINK_CALL_S) -> Message:
@@ -124,7 +126,11 @@ class ControllerClient:
         if holder.token > self.token:
             self._stats.controller_changes += 1
             log.info("controller", broker=member, token=holder.token)
+        moved = holder.token > self.token
         self.id, self.token = member, holder.token
+        if moved:
+            for callback in self.on_moved:
+                callback()
 
     async def close(self) -> None:
         if self._looking is not None:

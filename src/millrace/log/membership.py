@@ -26,6 +26,7 @@ from millrace.log.stats import BrokerStats
 from millrace.model.messages import (
     Heartbeat,
     HeartbeatOk,
+    Message,
     MetadataPoll,
     MetadataRecords,
     Register,
@@ -74,6 +75,8 @@ class Membership:
         self._given_up_at = -math.inf      # answers to heartbeats sent before this extend nothing
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._in_flight = 0
+        self._polling: asyncio.Task[Message] | None = None
+        controller.on_moved.append(self._controller_moved)
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     # -- start and stop --------------------------------------------------------------------------------------------
@@ -152,7 +155,8 @@ class Membership:
             sent_at = self._ports.clock.now()
             self.lease.sent(sent_at)
             self._stats.heartbeats_sent += 1
-            answer = await self._controller.ask(self._message(sent_at), self._config.lease_s)
+            # Short, so that a controller that hangs is looked for elsewhere before the lease is over.
+            answer = await self._controller.ask(self._message(sent_at), self._config.lease_s / 4)
             assert isinstance(answer, HeartbeatOk)
             self._answered(answer)
         except StaleIncarnation as e:
@@ -239,15 +243,9 @@ class Membership:
         """Role changes come by long poll, not with the next heartbeat [L17]."""
         while True:
             try:
-                answer = await self._controller.ask(
-                    MetadataPoll(
-                        broker=self._config.broker_id, incarnation=self.incarnation,
-                        index=self._member.metadata_index(), wait_s=limits.METADATA_WAIT_S,
-                    ),
-                    limits.METADATA_WAIT_S + limits.LINK_CALL_S,
-                )
-                assert isinstance(answer, MetadataRecords)
-                await self._member.replay(answer)
+                answer = await self._poll_once()
+                if answer is not None:
+                    await self._member.replay(answer)
             except StaleIncarnation as e:
                 self._member.fatal(e)
                 return
@@ -256,6 +254,30 @@ class Membership:
             except MillraceError as e:
                 log.warning("metadata poll failed", error=str(e), code=e.code)
                 await asyncio.sleep(self._ports.random.uniform(RETRY_S / 2, RETRY_S))
+
+    async def _poll_once(self) -> MetadataRecords | None:
+        """None: the office moved while we waited; whoever holds it now must be asked."""
+        message = MetadataPoll(
+            broker=self._config.broker_id, incarnation=self.incarnation, index=self._member.metadata_index(),
+            wait_s=limits.METADATA_WAIT_S,
+        )
+        asking = self._controller.ask(message, limits.METADATA_WAIT_S + limits.LINK_CALL_S)
+        self._polling = asyncio.get_running_loop().create_task(asking)
+        try:
+            await asyncio.wait([self._polling])
+            if self._polling.cancelled():
+                return None
+            answer = self._polling.result()
+        finally:
+            self._polling.cancel()
+            self._polling = None
+        assert isinstance(answer, MetadataRecords)
+        return answer
+
+    def _controller_moved(self) -> None:
+        """A poll may hang at the former holder, which is stopped or cut off: ask the new one."""
+        if self._polling is not None:
+            self._polling.cancel()
 
     # -- tasks -----------------------------------------------------------------------------------------------------
 

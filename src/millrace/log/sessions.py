@@ -331,6 +331,8 @@ class Leaders:
         session = self.sessions.pop(peer, None)
         if session is not None:
             session.close()
+            parked = {tp: [s for s in streams if s.live] for tp, streams in self._parked.items()}
+            self._parked = {tp: streams for tp, streams in parked.items() if streams}
 
     def park(self, tp: TopicPartition, stream: Stream) -> None:
         streams = [s for s in self._parked.get(tp, ()) if s.live]

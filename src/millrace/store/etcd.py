@@ -15,10 +15,11 @@ is a key under an etcd lease: no key, no tenure. etcd's leases have whole second
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -32,6 +33,9 @@ from millrace.store.contract import RECORD_FORMAT, STORE_FORMAT, Candidate, Hold
 from millrace.store.etcd_client import Answer, EtcdClient, KeyValue, delete, exists, get, put, unchanged
 from millrace.store.rules import NEVER_HELD, OfficeState
 from millrace.store.waiting import Wakers
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PAGE_KEYS = 32  # values of one read: 32 MiB at most, and one round trip for 32 small appends
 CHUNK_BYTES = limits.STORE_APPEND_BYTES_MAX
@@ -102,6 +106,20 @@ class _Keys:
         return f"{self._base}/snapshot/".encode(), f"{self._base}/snapshot0".encode()
 
 
+def _bounded(call: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """A call of several round trips ends, as a whole, within the time of a call."""
+
+    @functools.wraps(call)
+    async def within(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            async with asyncio.timeout(limits.STORE_CALL_S):
+                return await call(*args, **kwargs)
+        except TimeoutError:
+            raise StoreUnreachable(f"store: {call.__name__}: no answer within {limits.STORE_CALL_S} s") from None
+
+    return within
+
+
 def parse_url(url: str) -> tuple[list[str], str]:
     """Endpoints and prefix of "etcd://host:port[,host:port]/prefix"."""
     hosts, _, prefix = url.removeprefix("etcd://").partition("/")
@@ -125,6 +143,7 @@ class EtcdStore:
         self._members: dict[str, tuple[_Member, int, int]] = {}  # what this process leased: value, lease, seconds
 
     # -- offices ---------------------------------------------------------------------------------------------------
+    @_bounded
     async def acquire(self, office: str, candidate: Candidate, ttl_s: float) -> int:
         keys = self._keys(office)
         view = await self._look(keys, office)
@@ -141,6 +160,7 @@ class EtcdStore:
             await self._forget_lease(lease)
             raise
 
+    @_bounded
     async def renew(self, office: str, token: int, ttl_s: float) -> None:
         view = await self._look(self._keys(office), office)
         rules.refuse_stale(view.state, token, office=office)
@@ -170,6 +190,7 @@ class EtcdStore:
             await self._forget_lease(lease)
             raise
 
+    @_bounded
     async def release(self, office: str, token: int) -> None:
         def step(view: _View) -> _Change:
             state = rules.released(view.state, token, office=office)
@@ -177,11 +198,13 @@ class EtcdStore:
 
         await self._change(office, "release", step)
 
+    @_bounded
     async def grant(self, office: str, candidate: Candidate, epoch: int) -> None:
         await self._change(
             office, "grant", lambda view: _Change(rules.granted(view.state, candidate, epoch, office=office))
         )
 
+    @_bounded
     async def holder(self, office: str) -> Holder | None:
         view = await self._look(self._keys(office), office)
         left_s = 0.0
@@ -190,6 +213,7 @@ class EtcdStore:
         return rules.holder_of(view.state, expires_in_s=left_s, vacant=self._is_vacant(view))
 
     # -- history ---------------------------------------------------------------------------------------------------
+    @_bounded
     async def append(self, office: str, token: int, expected_index: int, records: Sequence[bytes]) -> int:
         rules.check_records(records)
         keys = self._keys(office)
@@ -201,6 +225,7 @@ class EtcdStore:
 
         return (await self._change(office, "append", step)).index
 
+    @_bounded
     async def read(self, office: str, after_index: int, limit: int) -> list[tuple[int, bytes]]:
         keys = self._keys(office)
         found: list[tuple[int, bytes]] = []
@@ -218,6 +243,7 @@ class EtcdStore:
                 return found[:limit]
             last = found[-1][0]
 
+    @_bounded
     async def save_snapshot(self, office: str, token: int, index: int, blob: bytes) -> None:
         rules.check_snapshot(blob)
         keys = self._keys(office)
@@ -242,6 +268,7 @@ class EtcdStore:
 
         await self._change(office, "save_snapshot", step)
 
+    @_bounded
     async def load_snapshot(self, office: str) -> tuple[int, bytes] | None:
         keys = self._keys(office)
         deadline = time.monotonic() + limits.STORE_CALL_S
@@ -299,6 +326,7 @@ class EtcdStore:
             await asyncio.wait({event})
 
     # -- members ---------------------------------------------------------------------------------------------------
+    @_bounded
     async def lease(self, member: str, incarnation: int, ttl_s: float, info: bytes) -> None:
         rules.check_name(member)
         key, counter = self._member_keys(member)
@@ -318,6 +346,7 @@ class EtcdStore:
             raise StoreUnreachable(f"member {member}: another process leased it at the same time")
         self._members[member] = (value, lease, _seconds(ttl_s))
 
+    @_bounded
     async def leases(self) -> list[MemberLease]:
         base = f"{self._prefix}/m/"
         found = (await self._etcd.read([get(base.encode(), f"{self._prefix}/m0".encode())])).ranges[0]

@@ -142,6 +142,12 @@ def compare_replicas(world: World) -> None:
             raise Violation(f"{where}: replicas differ: {[(n, p, len(c)) for n, (p, c) in copies.items()]}")
 
 
+def controller_view(world: World) -> dict[tuple[object, int], PartitionChanged]:
+    """The last word of the controller about each partition."""
+    records = [record for record in world.controller_records() if isinstance(record, PartitionChanged)]
+    return {(record.topic_id, record.partition): record for record in records}
+
+
 def check_controller_log(world: World) -> None:
     """What the controller wrote down: epochs only grow, and one epoch has one leader."""
     leaders: dict[tuple[object, int, int], int] = {}

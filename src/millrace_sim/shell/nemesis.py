@@ -28,6 +28,7 @@ class Cluster(Protocol):
     client_hosts: list[Host]
 
     def office_holder(self) -> Host | None: ...
+    def is_whole(self) -> bool: ...
     def start_broker(self, host: Host) -> None: ...
     def stop_broker(self, host: Host) -> None: ...
 
@@ -55,7 +56,7 @@ class Nemesis:
             (faults.office_kill_every_s, self.kill_office), (faults.full_disk_every_s, self.fill_disk),
             (faults.sync_failure_every_s, self.fail_sync), (faults.wall_jump_every_s, self.jump_wall),
             (3.0 if faults.slow_disk_s else 0.0, self.slow_disk), (3.0 if faults.slow_link_s else 0.0, self.slow_link),
-            (8.0 if faults.clean_stops else 0.0, self.stop_cleanly),
+            (8.0 if faults.clean_stops else 0.0, self.stop_cleanly), (faults.wipe_every_s, self.wipe),
         ]
         for every_s, strike in kinds:
             if every_s:
@@ -156,6 +157,13 @@ class Nemesis:
         disk = self._broker().disk
         disk.capacity_bytes = disk.used_bytes() + self.rng.randint(0, FULL_DISK_SLACK_BYTES)
         self._later(3.0, lambda: setattr(disk, "capacity_bytes", None))
+
+    def wipe(self) -> None:
+        """One data directory is lost; only while every other replica has everything, else nobody could help [L19]."""
+        host = self._broker()
+        if self.cluster.is_whole():
+            self._kill(host)
+            host.disk.wipe()
 
     def fail_sync(self) -> None:
         self._broker().disk.sync_failures_left = 1

@@ -150,6 +150,14 @@ class World:
                 return host
         return None
 
+    def is_whole(self) -> bool:
+        """Every broker serves and the controller counts every replica as in sync."""
+        running = self.running()
+        return len(running) == len(self.broker_hosts) and all(
+            len(known.isr) == len(self.broker_hosts)
+            for known in final.controller_view(self).values()
+        )
+
     def running(self) -> list[tuple[Host, Broker]]:
         return [(h, self.brokers[h.name]) for h in self.broker_hosts if h.is_running() and self._serves(h)]
 

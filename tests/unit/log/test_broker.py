@@ -13,7 +13,7 @@ import pytest
 
 from millrace.errors import ConfigError, StaleIncarnation, TimedOut
 from millrace.model.ids import TopicPartition
-from millrace.model.messages import DeleteTopics
+from millrace.model.messages import AdminDone, DeleteTopics
 from support_brokers import CLUSTER, Brokers, append, batch, until
 
 QUICK = {"heartbeat_s": 0.05, "lease_s": 0.5, "session_s": 0.8, "tenure_s": 0.4, "replica_lag_s": 1.0}
@@ -205,5 +205,30 @@ def test_waiting_for_metadata_ends(tmp_path: Path) -> None:
                 await broker.wait_for_index(broker.metadata_index() + 1, 0.05)
             tp = TopicPartition(await brokers.create_topic("t"), 0)
             await append(await brokers.leader_of(tp), batch(b"v"))
+
+    run(main())
+
+
+def test_L16_a_controller_that_hangs_costs_nobody_a_lease(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Brokers(tmp_path, 3) as brokers:
+            topic = await brokers.create_topic("t", partitions=3, replication_factor=3)
+            old = brokers.running[0].controller_id
+            others = [b for i, b in brokers.running.items() if i != old]
+            shell = brokers.running[old].controller
+            assert shell is not None
+            never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+            async def hang(sender: int, message: Any) -> Any:
+                return await asyncio.shield(never)
+
+            shell.handle = hang  # type: ignore[method-assign]
+            brokers.store.cut(str(old))
+            await until(lambda: all(b.controller_id not in (old, -1) for b in others), "another controller")
+            # what the new one decides reaches everybody, although polls were hanging at the old one
+            done = await others[0].ask_controller(DeleteTopics((("t", None),)))
+            assert isinstance(done, AdminDone)
+            await until(lambda: all(topic not in b.cluster.topics for b in others), "its decision", 2.0)
+            assert all(b.stats.lease_losses == 0 and b.lease_valid() for b in others)
 
     run(main())

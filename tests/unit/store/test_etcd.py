@@ -16,7 +16,7 @@ from millrace.ops.real import real_ports
 from millrace.store import open_store
 from millrace.store.contract import Store
 from millrace.store.etcd import parse_url
-from millrace.store.etcd_client import EtcdClient, delete, get, put
+from millrace.store.etcd_client import RPC_S, EtcdClient, delete, get, put
 from support_etcd import EtcdServer, free_ports
 from unit.store.contract_suite import OFFICE, TTL_S, ContractSuite, World, candidate, held, run, soon
 
@@ -99,6 +99,39 @@ def test_L18_a_server_that_does_not_answer_is_a_retriable_error_within_the_time_
         assert time.monotonic() - began < limits.STORE_CALL_S
         server.resume()
         await soon(lambda: _answers(one, token))
+
+    try:
+        run(world, body)
+    finally:
+        server.resume()
+        server.stop()
+
+
+def test_L18_a_call_of_several_round_trips_is_bounded_as_a_whole(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt may take longer than what is left of the call."""
+    server = EtcdServer(str(tmp_path_factory.mktemp("etcd-slow")))
+    server.start()
+    world = EtcdWorld(address=server.address, prefix="/slow")
+    monkeypatch.setattr("millrace.limits.STORE_CALL_S", 0.4)
+
+    async def body() -> None:
+        one = world.open(1)
+        token = await one.acquire(OFFICE, candidate(1), 60.0)
+        server.pause()
+        for call in (
+            one.acquire(OFFICE, candidate(1), 60.0),
+            one.renew(OFFICE, token, 60.0),
+            one.save_snapshot(OFFICE, token, 0, b""),
+            one.load_snapshot(OFFICE),
+            one.lease("m", 1, 60.0, b""),
+            one.leases(),
+        ):
+            began = time.monotonic()
+            with pytest.raises(errors.StoreUnreachable, match="within"):
+                await call
+            assert time.monotonic() - began < RPC_S
 
     try:
         run(world, body)

@@ -177,6 +177,10 @@ class LogDir:
                 self._home, recovered, of_log, state=state, floor=max(hw, state.end if state else 0),
                 same_boot=self._same_boot, any_start=any_start,
             )
+            folder = self._home.folder(tp)
+            if not recovered.files and recovered.damaged is None and self._home.fs.exists(folder):
+                self._home.fs.remove_tree(folder)      # redone and deleted again: no files, no directory
+                self._home.renamed = True
             self._logs[tp] = recovered
             self._home.unsynced[recovered] = None
             self._tell(report)

@@ -461,6 +461,8 @@ class PartitionLog:
         file, position = place
         end, following = self._end_of_read(file, position, max_bytes, upto)
         if following < 0:
+            if file.is_cold(position, position + 1):       # is it really too far, or does its header only say so?
+                self._check(file, position, min(file.size, position + limits.BATCH_BYTES_CEILING), base)
             return None
         data: bytes | None = None
         if file.cold is not None and file.is_cold(position, end):

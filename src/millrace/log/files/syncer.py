@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from millrace.errors import DiskFailed, MillraceError
-from millrace.log.files.calls import disk_error
+from millrace.log.files.calls import disk_error, disk_errors
 from millrace.log.files.formats import LogState
 from millrace.log.files.home import LOGS, Home
 from millrace.log.files.log_file import LogFile
@@ -102,7 +102,7 @@ class Syncer:
                 if error is not None:
                     failed[task.log] = error
         if any(task.folder and not task.log.named for task in tasks):
-            self._home.fs.sync_dir(f"{self._home.path}/{LOGS}")
+            self._sync_names()
         if self._home.journal.waiting or self._home.journal.failed:
             self._home.journal.flush()
         return failed
@@ -181,9 +181,14 @@ class Syncer:
                 failed[task.log] = error
         home = self._home
         if home.renamed or any(not task.log.named for task in tasks):
+            self._sync_names()
             home.renamed = False
-            home.fs.sync_dir(f"{home.path}/{LOGS}")
         return failed
+
+    def _sync_names(self) -> None:
+        folder = f"{self._home.path}/{LOGS}"
+        with disk_errors(folder):
+            self._home.fs.sync_dir(folder)
 
     def _caught_up(
         self, tasks: list[_Task], number: int | None, done: asyncio.Future[dict[PartitionLog, DiskFailed]]
