@@ -56,7 +56,7 @@ TOPIC_NAME_CHARS_MAX = 249         # as Kafka: names become parts of file names 
 REQUEST_ENTRIES_MAX = 100_000      # array entries in one request: a small frame may not become a large heap
 PRODUCER_ID_BLOCK = 1_000          # ids handed to a broker at once: one durable record per thousand producers
 PRODUCER_BATCHES_KEPT = 5          # repeats that can still be recognised, as Kafka's clients expect
-RECORDS_PER_POLL_MAX = 2_000       # metadata records in one answer: bounds the time a broker's loop is busy with them
+RECORDS_PER_POLL_MAX = 500         # metadata records in one answer: bounds the time a broker's loop is busy with them
 RECORDS_PER_APPEND_MAX = 2_000     # metadata records in one store transaction
 SNAPSHOT_EVERY_RECORDS = 20_000    # replay at start stays below a second
 

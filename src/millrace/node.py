@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import signal
 
 from millrace.api.app import HttpServer, build
@@ -22,6 +21,7 @@ from millrace.log.controller.config import ControllerConfig
 from millrace.log.kafka.server import KafkaServer
 from millrace.log.kafka.shell import KafkaOptions
 from millrace.ops.config import Config
+from millrace.ops.garbage import Garbage
 from millrace.ops.logging import get_logger
 from millrace.ops.preflight import port_error
 from millrace.ops.real import boot_of, read_boot_id, real_ports
@@ -43,15 +43,17 @@ async def serve_broker(config: Config, broker_id: int) -> None:
                     controller=controller_config(config), fatal=lambda error: stop.set())
     assert isinstance(broker.listener, KafkaServer)
     http = HttpServer(build(broker, broker.listener))
+    garbage = Garbage()
+    garbage.start()
     try:
         await _http(http, config)
         if await _started(broker, config, stop):
-            _settle()
             await stop.wait()
     finally:
         await broker.stop()
         await http.close()
         await store.close()
+        garbage.close()
     if broker.failed is not None:
         raise broker.failed
 
@@ -92,12 +94,6 @@ async def _http(http: HttpServer, config: Config) -> None:
         await http.start(config.broker.host, config.broker.http_port)
     except OSError as error:
         raise port_error("broker.http_port", config.broker.host, config.broker.http_port, error) from None
-
-
-def _settle() -> None:
-    """What a start leaves behind lives as long as the process: the collector need not look at it again."""
-    gc.collect()
-    gc.freeze()
 
 
 def broker_config(config: Config, broker_id: int) -> BrokerConfig:

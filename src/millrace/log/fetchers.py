@@ -271,7 +271,8 @@ class Fetcher:
         partition.leader_said(epoch=entry.leader_epoch, hw=entry.hw, log_start=entry.log_start)
 
     def _refusal(self, follow: Follow, entry: links.Data) -> None:
-        if follow.refusals == 0:
+        # A leader that was deposed says so to all its followers at once: thousands of lines about nothing.
+        if follow.refusals == 0 and entry.leader_epoch <= follow.partition.replica.leader_epoch:
             log.info(
                 "replication refused", partition=repr(follow.partition), leader=self.leader, error=entry.error,
                 leader_epoch=entry.leader_epoch, my_epoch=follow.partition.replica.leader_epoch,

@@ -20,6 +20,7 @@ from millrace.ops.ports import Ports
 
 IOV_MAX = 1024  # Linux refuses more buffers in one call; pwritev may write less than asked
 FILE_MODE = 0o640
+STAT_BYTES_MAX = 4096  # a line of some 300 bytes, given whole by one read
 _STATE, _THREADS, _START_TIME = 0, 17, 19  # fields 3, 20 and 22 of /proc/<pid>/stat, counted after the name
 
 
@@ -59,12 +60,17 @@ def parse_stat(text: str) -> ProcessStat:
 
 
 def process_stat(pid: int) -> ProcessStat | None:
-    """None when there is no such process, or none that we may see."""
+    """None when there is no such process, or none that we may see. Bare calls: it is asked many times a second."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return parse_stat(file.read())
-    except (FileNotFoundError, ProcessLookupError):
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
         return None
+    try:
+        return parse_stat(os.read(fd, STAT_BYTES_MAX).decode(errors="replace"))
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(fd)
 
 
 def read_boot_id() -> str:

@@ -200,6 +200,20 @@ def test_L19_set_aside_is_kept_and_not_served_delete_is_gone(disk: SimDisk) -> N
     assert again.partition(tp(1)).log_end == 0
 
 
+def test_an_index_of_what_was_cut_is_not_believed_when_the_file_grows_again(disk: SimDisk) -> None:
+    directory = open_dir(disk)
+    log = directory.partition(tp(0))
+    for size in (1_022, 139):
+        log.append(batch(size), epoch=0)
+    log.roll()
+    log.truncate(1)
+    for size in (209, 60):
+        directory.close_now(clean=False)
+        directory = open_dir(disk)
+        directory.partition(tp(0)).append(batch(size), epoch=1)
+    assert [base for base, _ in content(directory.partition(tp(0)))] == [0, 1, 2]
+
+
 # -- rot -------------------------------------------------------------------------------------------------------------
 
 def flip(disk: SimDisk, path: str, byte: int) -> None:
