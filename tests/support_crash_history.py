@@ -74,7 +74,9 @@ class History:
 
     def retain(self, n: int, share: float) -> None:
         log, model = self.log(n), self.models[n]
-        at = log.log_start + int(share * (log.log_end - log.log_start))
+        at = min(log.log_start + int(share * (log.log_end - log.log_start)), log.durable_end)
+        if at <= log.log_start:
+            return
         model.step(Version({o: b for o, b in model.now.batches.items() if batch_end(o, b) > at}, at))
         log.delete_before(at)
 

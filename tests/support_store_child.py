@@ -30,6 +30,7 @@ from millrace.store.contract import Candidate, Store
 
 OFFICE = "controller"
 CALLS = ("acquire", "renew", "append", "save_snapshot", "release", "grant")
+AT_RANDOM = "at a random time"
 POINTS = {"sqlite": ("begun", "before_commit", "after_commit"), "etcd": ("begun", "after_commit")}
 
 
@@ -74,19 +75,31 @@ async def find_history(store: Store, known: Known) -> int:
     return last
 
 
+async def next_token(store: Store, candidate: Candidate, before: int) -> int:
+    token = await store.acquire(OFFICE, candidate, 30.0)
+    assert token > before, f"token {token} after {before}"
+    say(token=token)
+    return token
+
+
+async def next_epoch(store: Store, known: int) -> int:
+    """Far above what the dead one may still have under way."""
+    granted = await store.holder("source/x")
+    epoch = 0 if granted is None else granted.token
+    assert epoch >= known, f"epoch went back to {epoch} from {known}"
+    return (epoch // 1000 + 1) * 1000
+
+
 async def work(url: str, known: Known, rng: random.Random, buggify: Callable[[str], None], flaw: str) -> None:
     ports = ports_with(buggify)
     store = open_store(url, ports)
+    token = await next_token(store, me(ports), known.token)
+    # Only now: what the dead one had under way may arrive until its token is no longer the present one.
     last = await find_history(store, known)
-    token = 0
-    granted = await store.holder("source/x")
-    epoch = 0 if granted is None else granted.token
-    assert epoch >= known.epoch, f"epoch went back to {epoch} from {known.epoch}"
+    epoch = await next_epoch(store, known.epoch)
     for number in range(500):
-        if number % 12 == 0:
-            token, before = await store.acquire(OFFICE, me(ports), 30.0), token
-            assert token > max(known.token, before), f"token {token} after {known.token}"
-            say(token=token)
+        if number % 12 == 11:
+            token = await next_token(store, me(ports), token)
         records = [b"%d" % (last + n) for n in range(1, rng.randint(2, 20))]
         if flaw == "early-ack":
             say(acked=last + len(records))
@@ -99,7 +112,7 @@ async def work(url: str, known: Known, rng: random.Random, buggify: Callable[[st
         epoch += 1
         await store.grant("source/x", me(ports), epoch)
         say(epoch=epoch)
-        if number % 12 == 11:
+        if number % 12 == 10:
             await store.release(OFFICE, token)
 
 
@@ -133,12 +146,15 @@ def one_round(
             say(failed=f"{type(error).__name__}: {error}")
         os._exit(0)
     os.close(writing)
-    if target is None:
-        time.sleep(delay_s)
-        os.kill(child, signal.SIGKILL)
     with os.fdopen(reading, "rb") as pipe:
-        said = [json.loads(line) for line in pipe.read().splitlines()]
-    os.waitpid(child, 0)
+        first = pipe.readline()  # the worker is at work: before that a kill would meet nothing
+        if target is None:
+            time.sleep(delay_s)
+            os.kill(child, signal.SIGKILL)
+        said = [json.loads(line) for line in [first, *pipe.read().splitlines()] if line]
+    _, status = os.waitpid(child, 0)
+    if target is None and os.WIFSIGNALED(status):
+        said.append({"killed_at": AT_RANDOM})
     return said
 
 
@@ -157,7 +173,7 @@ def sweep(url: str, seed: int, rounds: int, flaw: str) -> None:
                 killed[line["killed_at"]] = killed.get(line["killed_at"], 0) + 1
             for name in ("acked", "token", "snapshot", "epoch"):
                 setattr(known, name, line.get(name, getattr(known, name)))
-    say(killed=killed, missed=sorted(set(names) - set(killed)), **dataclasses.asdict(known))
+    say(killed=killed, missed=sorted({*names, AT_RANDOM} - set(killed)), **dataclasses.asdict(known))
 
 
 # -- stop: SIGSTOP inside a call -----------------------------------------------------------------------------------

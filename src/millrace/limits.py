@@ -42,6 +42,7 @@ STORE_SNAPSHOT_BYTES_MAX = 64 * MIB  # 40,000 partitions take about 10 MiB
 FETCH_BYTES_MAX = 50 * MIB         # one consumer answer
 REPLICA_STREAM_BYTES_MAX = 1 * MIB  # one stream's share of a DATA frame: no stream starves the others
 REPLICA_FRAME_BYTES_MAX = 8 * MIB  # one DATA frame
+REPLICA_CATCH_UP_BYTES_MAX = 2 * MIB  # one DATA frame of a stream out of sync: what others wait for follows behind it
 JOURNAL_BATCH_BYTES_MAX = 64 * KIB  # larger appends go straight to their file and are synced there
 OUT_BYTES_MAX = 64 * MIB           # queued answers of one connection before reading stops
 IN_FLIGHT_MAX = 1_000              # requests of one connection without an answer before reading stops

@@ -270,6 +270,9 @@ class SimDisk:
     def used_bytes(self) -> int:
         return sum(len(inode.data) for inode in _inodes(self.root))
 
+    def path_of(self, fd: int) -> str:
+        return self._file(fd).path
+
     def paths(self) -> list[str]:
         return sorted(_walk(self.root, ""))
 

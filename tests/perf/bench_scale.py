@@ -211,7 +211,9 @@ def last_topic(cluster: Cluster) -> str:
 
 
 def _leads_nothing(raw: Raw, topic: str, broker: int) -> bool:
-    return broker not in raw.leaders(topic).values()
+    """A leader whose link just broke is not shown to clients: nobody is not somebody else."""
+    time.sleep(0.05)
+    return not {broker, -1} & set(raw.leaders(topic).values())
 
 
 def wait_moved(survivors: dict[int, tuple[str, int]], topic: str, victim: int) -> float:
@@ -337,7 +339,7 @@ def main() -> None:
     report = earlier(out / "scale.json", quick=chosen.quick)
     for name, part in PARTS.items():
         if chosen.only in (None, name):
-            facts = machine_facts()
+            facts = {**machine_facts(), "nice": os.nice(0)}
             report["parts"][name] = {**part(sizes, say), "facts": facts, "sizes": asdict(sizes)}
             (out / "scale.json").write_text(json.dumps(report, indent=2) + "\n")
             (out / "scale.md").write_text(render(report))
@@ -381,7 +383,8 @@ def render_idle(r: dict[str, Any]) -> list[str]:
             f"{r['usage'][b]['descriptors']:.0f} |" for b, share in r["cpu_share"].items()]
     return [f"## {r['partitions']:,} idle partitions", "",
             (f"CPU of each broker over {r['seconds']:.0f} s in which nobody asks for anything; "
-            f"goal: below {r['goal']:.0%} of a core ({'met' if r['met'] else 'missed'}). Controller: broker {r['controller']}."), "",
+            f"goal: below {r['goal']:.0%} of a core ({'met' if r['met'] else 'missed'}). "
+            f"Controller: broker {r['controller']}."), "",
             "| broker | CPU of a core | without partitions | RSS MB | descriptors |", "|---|---:|---:|---:|---:|",
             *rows]
 

@@ -19,8 +19,8 @@ from support_raw import Raw
 TOPIC, PARTITIONS = "orders", 3
 NOT_LEADER = 6
 # A stopped broker leaves its connections open, and librdkafka waits for the answer of a request under way for as long
-# as its messages live. Without idempotence the messages behind it go to the new leader as soon as the client hears of it;
-# those under way are sent again when the stopped broker refuses them, so the client itself gives up their order.
+# as its messages live. Without idempotence the messages behind it go to the new leader as soon as the client hears of
+# it; those under way are sent again when the stopped broker refuses them, so the client itself gives up their order.
 CLIENT = {"topic.metadata.refresh.interval.ms": 500}
 SHORT: Mapping[str, Mapping[str, Any]] = {
     "broker": {"heartbeat_s": 0.2, "lease_s": 1.0, "session_s": 1.5, "tenure_s": 0.6}

@@ -25,7 +25,7 @@ Promises
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from millrace.core.cluster import BrokerState, ClusterState, PartitionState
@@ -74,6 +74,7 @@ class Settling:
     lost_but_last: bool = False         # ...and still stays if nobody else is left
     flaws: Flaws = NO_FLAWS
     leos: ReportedLeos | None = None
+    first: Container[TopicPartition] = ()   # somebody waits for these: they come first, whatever they need
 
     def each(self, partitions: Iterable[TopicPartition]) -> list[ControllerRecord]:
         changes = (self.one(p) for tp in ordered(partitions) if (p := self.state.partition(tp)) is not None)
@@ -187,22 +188,26 @@ def _restart(
 
 
 def _leave(settling: Settling, broker: BrokerId) -> list[ControllerRecord]:
-    """Out of every leadership and every ISR; the led partitions first, since clients wait for them."""
-    state = settling.state
+    """Out of every leadership and every ISR; busy partitions first, then the led ones, which take no write now."""
+    state, first = settling.state, settling.first
     led = state.partitions_led_by(broker)
-    followed = [tp for tp in state.partitions_in_sync_on(broker) if tp not in led]
-    return settling.each(led) + settling.each(followed)
+    in_sync = state.partitions_in_sync_on(broker)
+    busy = {tp: None for tp in (*led, *in_sync) if tp in first}
+    quiet_led = [tp for tp in led if tp not in busy]
+    quiet = [tp for tp in in_sync if tp not in led and tp not in busy]
+    return settling.each(busy) + settling.each(quiet_led) + settling.each(quiet)
 
 
 def fence(
-    state: ClusterState, broker: BrokerId, reason: str, *, flaws: Flaws = NO_FLAWS, leos: ReportedLeos | None = None
+    state: ClusterState, broker: BrokerId, reason: str, *, flaws: Flaws = NO_FLAWS, leos: ReportedLeos | None = None,
+    first: Container[TopicPartition] = (),
 ) -> Decision[None]:
     """Once: one record about the broker, then its partitions. Nothing when it is fenced already [L17]."""
     known = state.brokers.get(broker)
     if known is None or known.fenced:
         return Decision((), None)
     alive = state.eligible_brokers() - {broker}
-    settling = Settling(state, alive, f"broker {broker} fenced: {reason}", flaws=flaws, leos=leos)
+    settling = Settling(state, alive, f"broker {broker} fenced: {reason}", flaws=flaws, leos=leos, first=first)
     return Decision((BrokerFenced(broker, known.incarnation, reason), *_leave(settling, broker)), None)
 
 
@@ -217,14 +222,15 @@ def unfence(state: ClusterState, broker: BrokerId, *, flaws: Flaws = NO_FLAWS) -
 
 
 def stop(
-    state: ClusterState, broker: BrokerId, *, flaws: Flaws = NO_FLAWS, leos: ReportedLeos | None = None
+    state: ClusterState, broker: BrokerId, *, flaws: Flaws = NO_FLAWS, leos: ReportedLeos | None = None,
+    first: Container[TopicPartition] = (),
 ) -> Decision[None]:
     """A controlled stop: leaders move at once, no lease is waited for, since the broker itself asked."""
     known = state.brokers.get(broker)
     if known is None or known.draining:
         return Decision((), None)
     alive = state.eligible_brokers() - {broker}
-    settling = Settling(state, alive, f"broker {broker} is stopping", flaws=flaws, leos=leos)
+    settling = Settling(state, alive, f"broker {broker} is stopping", flaws=flaws, leos=leos, first=first)
     return Decision((BrokerDraining(broker, known.incarnation), *_leave(settling, broker)), None)
 
 
@@ -259,14 +265,15 @@ def check_incarnation(state: ClusterState, broker: BrokerId, incarnation: int) -
 
 
 def heartbeat(
-    state: ClusterState, m: Heartbeat, *, token: int = 0, flaws: Flaws = NO_FLAWS, leos: ReportedLeos | None = None
+    state: ClusterState, m: Heartbeat, *, token: int = 0, flaws: Flaws = NO_FLAWS, leos: ReportedLeos | None = None,
+    first: Container[TopicPartition] = (),
 ) -> Decision[HeartbeatOk]:
     """Proof of life; may unfence or start a controlled stop. Its reports are soft state and decide nothing [L12]."""
     known = check_incarnation(state, m.broker, m.incarnation)
     fenced, draining = known.fenced, known.draining
     records: tuple[ControllerRecord, ...] = ()
     if m.stopping and not draining:
-        records, draining = stop(state, m.broker, flaws=flaws, leos=leos).records, True
+        records, draining = stop(state, m.broker, flaws=flaws, leos=leos, first=first).records, True
     elif fenced and not draining and m.ready and m.metadata_index >= known.since:
         records, fenced = unfence(state, m.broker, flaws=flaws).records, False
     if flaws.heartbeat_overwrites:

@@ -189,9 +189,11 @@ class Broker:
 
     def _candidate(self, config: ControllerConfig) -> ControllerShell:
         address = f"{self.config.host}:{self.config.link_port}"
-        return ControllerShell(
-            self.store, self.ports, config, Candidate(self.id, address, self.ports.processes.me())
-        )
+        me = Candidate(self.id, address, self.ports.processes.me())
+        return ControllerShell(self.store, self.ports, config, me, busy=self._busy)
+
+    def _busy(self) -> list[TopicPartition]:
+        return self.keeper.busy() if self.keeper is not None else []
 
     async def _for_controller(self, peer: Peer, message: Message) -> Message:
         assert self.controller is not None
@@ -230,8 +232,17 @@ class Broker:
         await self.pool.close()
         await self.server.close()
         if self.keeper is not None:
-            await self.keeper.logs.close(clean=clean)
+            clean = await self._close_logs(self.keeper.logs, clean=clean)
         log.info("broker stopped", broker=self.id, clean=clean)
+
+    async def _close_logs(self, logs: LogDir, *, clean: bool) -> bool:
+        """A disk that cannot take the last checkpoint (full, failed) costs the clean marker, not the stop."""
+        try:
+            await logs.close(clean=clean)
+        except MillraceError as error:
+            log.error("stopped without the clean marker: the next start recovers", error=str(error), code=error.code)
+            return False
+        return clean
 
     def _keeper(self) -> Keeper:
         assert self.keeper is not None, "the broker has not been started"

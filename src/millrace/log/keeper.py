@@ -61,6 +61,7 @@ class Keeper:
         self._ticking: dict[Partition, None] = {}
         self._moved: dict[Partition, None] = {}          # since the last heartbeat
         self._unsaved: dict[Partition, None] = {}        # high watermark since the last checkpoint
+        self._saved: dict[Partition, None] = {}          # with the last checkpoint
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._disk_full: MillraceError | None = None
@@ -133,7 +134,12 @@ class Keeper:
     def _checkpoint(self) -> None:
         self._timers.pop("checkpoint", None)
         unsaved, self._unsaved = self._unsaved, {}
+        self._saved = unsaved
         self.logs.checkpoint_hw({p.tp: p.replica.hw for p in unsaved if self.roles.partitions.get(p.tp) is p})
+
+    def busy(self) -> list[TopicPartition]:
+        """Partitions that moved within the last seconds."""
+        return [partition.tp for partition in (*self._saved, *self._unsaved)]
 
     def acknowledge(self, partition: Partition) -> None:
         self.followers.durable(partition.tp)
@@ -225,7 +231,7 @@ class Keeper:
 
     def remove_partition(self, partition: Partition, *, delete: bool) -> None:
         self.followers.unfollow(partition.tp)
-        for noted in (self._ticking, self._moved, self._unsaved):
+        for noted in (self._ticking, self._moved, self._unsaved, self._saved):
             noted.pop(partition, None)
         if delete:
             self.logs.delete(partition.tp)

@@ -3,10 +3,13 @@
 In: ATTACH, FETCH, DETACH of the follower; appends and high-watermark moves of partitions. Out: DATA frames.
 
     append ─▶ stream is dirty ─▶ one respond per turn of the loop ─▶ DATA with all dirty streams, in rotation
+                                                                  ─▶ DATA of streams that catch up, a little at a time
     FETCH = "I have made durable up to here" ─▶ the decider counts it ─▶ HW ─▶ acknowledgements, HW news
 
 Promises: an idle stream costs nothing; a stream gets its share of a frame and goes to the back of the queue, so a slow
-or large one starves nobody; at most `FRAMES_IN_FLIGHT_MAX` frames with data are unacknowledged; HW news rides on data
+or large one starves nobody; at most `FRAMES_IN_FLIGHT_MAX` frames with data are unacknowledged; a follower that is
+gigabytes behind in some partitions gets them in small frames, one at a time, so that writes which wait for the same
+follower in other partitions are not queued behind them, neither on the link nor on its disk; HW news rides on data
 or leaves after `HW_NEWS_S` [L4]. What was sent counts for nothing: only a FETCH moves what the leader believes [L5].
 """
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 FRAMES_IN_FLIGHT_MAX = 3
+CATCH_UP_FRAMES_IN_FLIGHT_MAX = 1     # one frame is one file to sync: each further one delays what others wait for
 HW_NEWS_S = 0.03
 NEWS_PER_FRAME_MAX = 2_000
 
@@ -77,11 +81,32 @@ class Stream:
         self.session.drop(self)
 
 
+class Lane:
+    """Streams with something to send, in the order of their turns, and their frames that are not acknowledged."""
+
+    __slots__ = ("dirty", "frame_bytes_max", "frames_max", "in_flight", "stream_bytes_max")
+
+    def __init__(self, *, frame_bytes_max: int, stream_bytes_max: int, frames_max: int) -> None:
+        self.frame_bytes_max, self.stream_bytes_max, self.frames_max = frame_bytes_max, stream_bytes_max, frames_max
+        self.dirty: dict[Stream, None] = {}
+        self.in_flight: deque[list[tuple[Stream, int]]] = deque()
+
+    @property
+    def open(self) -> bool:
+        return bool(self.dirty) and len(self.in_flight) < self.frames_max
+
+    def retire(self) -> None:
+        """Frames whose every stream was acknowledged (or ended) free their place in the window."""
+        flight = self.in_flight
+        while flight and all(s.acked >= end or not s.serving for s, end in flight[0]):
+            flight.popleft()
+
+
 class Session:
     """All streams of one follower's link."""
 
     __slots__ = (
-        "_answers", "_dirty", "_in_flight", "_loop", "_news", "_news_timer", "_scheduled", "closed", "follower",
+        "_answers", "_behind", "_fresh", "_loop", "_news", "_news_timer", "_scheduled", "closed", "follower",
         "frames_out", "host", "leaders", "peer", "streams",
     )
 
@@ -92,10 +117,16 @@ class Session:
         self.closed = False
         self.frames_out = 0
         self._loop = asyncio.get_running_loop()
-        self._dirty: dict[Stream, None] = {}      # in the order in which they get their turn
+        self._fresh = Lane(
+            frame_bytes_max=limits.REPLICA_FRAME_BYTES_MAX, stream_bytes_max=limits.REPLICA_STREAM_BYTES_MAX,
+            frames_max=FRAMES_IN_FLIGHT_MAX,
+        )
+        self._behind = Lane(
+            frame_bytes_max=limits.REPLICA_CATCH_UP_BYTES_MAX, stream_bytes_max=limits.REPLICA_CATCH_UP_BYTES_MAX,
+            frames_max=CATCH_UP_FRAMES_IN_FLIGHT_MAX,
+        )
         self._news: dict[Stream, None] = {}
         self._answers: list[bytes] = []           # refusals and divergences: they leave with the next frame
-        self._in_flight: deque[list[tuple[Stream, int]]] = deque()
         self._scheduled = False
         self._news_timer: asyncio.TimerHandle | None = None
 
@@ -180,7 +211,8 @@ class Session:
             for streams in (partition.streams, partition.parked):
                 if streams.get(self.follower) is stream:
                     del streams[self.follower]
-        self._dirty.pop(stream, None)
+        self._fresh.dirty.pop(stream, None)
+        self._behind.dirty.pop(stream, None)
         self._news.pop(stream, None)
 
     def drop(self, stream: Stream) -> None:
@@ -201,8 +233,12 @@ class Session:
     # -- sending ---------------------------------------------------------------------------------------------------
 
     def dirty(self, stream: Stream) -> None:
-        self._dirty[stream] = None
-        if not self._scheduled and len(self._in_flight) < FRAMES_IN_FLIGHT_MAX:
+        lane, other = self._fresh, self._behind
+        if stream.partition is not None and self.follower not in stream.partition.replica.isr:
+            lane, other = other, lane      # out of sync: nobody's write waits for it
+        other.dirty.pop(stream, None)
+        lane.dirty[stream] = None
+        if not self._scheduled and lane.open:
             self._schedule()
 
     def heard(self, stream: Stream) -> None:
@@ -224,31 +260,38 @@ class Session:
             return
         chunks: list[links.Chunk] = list(self._answers)
         self._answers = []
-        if self._dirty and len(self._in_flight) < FRAMES_IN_FLIGHT_MAX:
-            self._fill(chunks)
+        if self._fresh.open:
+            self._fill(chunks, self._fresh)
         for stream in list(islice(self._news, NEWS_PER_FRAME_MAX)):
             del self._news[stream]
             if stream.serving and stream.partition is not None:
                 chunks.append(self._entry(stream, stream.partition, 0))
+        self._send(chunks)
+        if self._behind.open:
+            catching_up: list[links.Chunk] = []
+            self._fill(catching_up, self._behind)
+            self._send(catching_up)
+        if self._news or self._fresh.open or self._behind.open:
+            self._schedule()
+
+    def _send(self, chunks: list[links.Chunk]) -> None:
         if chunks:
             self.frames_out += 1
             self.host.stats.replica_frames_out += 1
             self.peer.send(links.DATA, chunks)
-        if self._news or (self._dirty and len(self._in_flight) < FRAMES_IN_FLIGHT_MAX):
-            self._schedule()
 
-    def _fill(self, chunks: list[links.Chunk]) -> None:
+    def _fill(self, chunks: list[links.Chunk], lane: Lane) -> None:
         """Data of dirty streams in turn, up to a frame's bytes; what is not finished goes to the back."""
-        left = limits.REPLICA_FRAME_BYTES_MAX
+        left = lane.frame_bytes_max
         again: list[Stream] = []
         carried: list[tuple[Stream, int]] = []
-        while self._dirty and left > 0:
-            stream = next(iter(self._dirty))
-            del self._dirty[stream]
+        while lane.dirty and left > 0:
+            stream = next(iter(lane.dirty))
+            del lane.dirty[stream]
             partition = stream.partition
             if not stream.serving or partition is None:
                 continue
-            data = self._read(stream, partition, min(left, limits.REPLICA_STREAM_BYTES_MAX))
+            data = self._read(stream, partition, min(left, lane.stream_bytes_max))
             if data is None:
                 continue
             chunks.append(self._entry(stream, partition, len(data)))
@@ -259,10 +302,10 @@ class Session:
             if stream.sent < partition.log.log_end:
                 again.append(stream)
         for stream in again:
-            self._dirty[stream] = None
+            lane.dirty[stream] = None
         if carried:
-            self._in_flight.append(carried)
-            self.host.stats.replica_bytes_out += limits.REPLICA_FRAME_BYTES_MAX - left
+            lane.in_flight.append(carried)
+            self.host.stats.replica_bytes_out += lane.frame_bytes_max - left
 
     def _read(self, stream: Stream, partition: Partition, max_bytes: int) -> bytes | None:
         """The next bytes of a stream; a log that cannot be read is reported, and only its stream stops."""
@@ -288,11 +331,9 @@ class Session:
         )
 
     def _retire(self) -> None:
-        """Frames whose every stream was acknowledged (or ended) free their place in the window."""
-        flight = self._in_flight
-        while flight and all(s.acked >= end or not s.serving for s, end in flight[0]):
-            flight.popleft()
-        if self._dirty and len(flight) < FRAMES_IN_FLIGHT_MAX:
+        self._fresh.retire()
+        self._behind.retire()
+        if self._fresh.open or self._behind.open:
             self._schedule()
 
     def close(self) -> None:
@@ -302,7 +343,8 @@ class Session:
             self._news_timer = None
         for stream in list(self.streams.values()):
             self.drop(stream)
-        self._in_flight.clear()
+        self._fresh.in_flight.clear()
+        self._behind.in_flight.clear()
 
 
 class Leaders:

@@ -9,6 +9,7 @@ Promises (checked for every store by tests/unit/store/contract_suite.py):
 - A record whose append returned is durable; indexes start at 1 and have no gap.
 - A call ends within `limits.STORE_CALL_S` (watch: its time-out on top): an answer or `StoreUnreachable`. After
   `StoreUnreachable` a write may or may not have happened: the caller reads after `expected_index` before it goes on.
+- A new holder reads the history after its acquire, not before: what the former one had under way may arrive until then.
 - A holder that is provably gone [L17], expired or released makes way at once; so does the caller's own process, which
   may have lost the answer of an earlier acquire.
 """

@@ -20,7 +20,7 @@ from millrace.errors import StoreUnreachable
 RPC_S = 1.5  # one attempt; below a tenure, so that a dead endpoint costs a holder one renewal and not the office
 _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", int(RPC_S * 1000)),  # despite its name: how long one attempt to connect may take
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", -1),  # bounded by what we store: pages of at most 32 values of 1 MiB
     ("grpc.max_send_message_length", -1),

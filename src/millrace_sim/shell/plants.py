@@ -15,8 +15,8 @@ from millrace.core.flaws import Flaws
 from millrace.core.producers import Producers
 from millrace.core.replication import Replica
 from millrace.log import keeper
-from millrace.log.files.partition_log import PartitionLog
 from millrace.log.partition import Partition
+from millrace_sim.disk import SimDisk
 
 Patch = tuple[Any, str, Any]
 
@@ -35,9 +35,16 @@ def _ack_when_written() -> list[Patch]:
     return [(Partition, "when_acked", when_acked)]
 
 
-def _durable_when_written() -> list[Patch]:
-    """The durable end follows the write, not the sync."""
-    return [(PartitionLog, "durable_end", property(lambda self: self.log_end, lambda self, value: None))]
+def _never_sync() -> list[Patch]:
+    """Records are reported durable, and nothing was done to make them so."""
+    original = SimDisk.sync
+
+    def sync(self: SimDisk, fd: int) -> None:
+        path = self.path_of(fd)
+        if "/logs/" not in path and "journal" not in path:
+            original(self, fd)
+
+    return [(SimDisk, "sync", sync)]
 
 
 def _forget_sequences() -> list[Patch]:
@@ -63,9 +70,8 @@ PLANTS: dict[str, Callable[[], list[Patch]]] = {
     "credit_on_send": _core("credit_on_send"),
     "hw_over_known": _core("hw_over_known"),
     "no_truncation": _core("no_truncation"),
-    "hw_before_data": _core("hw_before_data"),
     "ack_when_written": _ack_when_written,
-    "durable_when_written": _durable_when_written,
+    "never_sync": _never_sync,
     "forget_sequences": _forget_sequences,
     "serve_uncommitted": _serve_uncommitted,
 }

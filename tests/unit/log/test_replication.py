@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millrace import limits
 from millrace.errors import NotEnoughReplicas, NotLeader, RequestTimedOut, Unreachable
 from millrace.log.broker import Broker
 from millrace.log.partition import Partition
 from millrace.model.ids import TopicPartition
 from millrace.model.messages import Message
+from millrace.wire import links
 from support_brokers import Brokers, append, batch, starve_followers, until
 
 QUICK = {"heartbeat_s": 0.05, "lease_s": 0.5, "session_s": 0.8, "tenure_s": 0.4, "replica_lag_s": 1.0}
@@ -88,6 +90,49 @@ def test_L4_every_stream_resumes_after_a_broken_link(tmp_path: Path) -> None:
             assert all(b.stats.truncations == 0 for b in brokers.running.values())
 
     run(main())
+
+
+def test_L4_a_follower_far_behind_gets_small_frames_and_others_do_not_wait(tmp_path: Path) -> None:
+    """Eight partitions, megabytes behind; meanwhile a ninth, in sync, is written to."""
+
+    async def main() -> None:
+        async with Brokers(tmp_path, 3) as brokers:
+            bulk = await brokers.create_topic("bulk", partitions=8, replication_factor=3)
+            steady = TopicPartition(await brokers.create_topic("steady", replication_factor=3), 0)
+            tps = [TopicPartition(bulk, i) for i in range(8)]
+            await brokers.stop(2)
+            for _ in range(4):
+                await asyncio.gather(*(brokers.produce(tp, bytes(1_000_000)) for tp in tps))
+            returning = brokers.build(2)
+            sizes = watch_data(returning)
+            brokers.running[2] = returning
+            await returning.start()
+            await until(lambda: 2 in brokers.replica(2, steady).replica.isr, "in sync where little is missing")
+            while not all(2 in brokers.replica(2, tp).replica.isr for tp in tps):
+                await brokers.produce(steady, b"fresh")
+            assert sum(sizes) > 32_000_000
+            # a batch that is larger than what is left of a frame still goes: at least one per stream and frame
+            assert max(sizes) <= limits.REPLICA_CATCH_UP_BYTES_MAX + 1_100_000
+            for tp in tps:
+                await same_on_all(brokers, tp, 4)
+
+    run(main())
+
+
+def watch_data(broker: Broker) -> list[int]:
+    """Sizes of the DATA frames that reach a broker; to be called before it starts."""
+    sizes: list[int] = []
+    subscribe = broker.pool.on
+
+    def on(kind: int, handler: Callable[[int, memoryview], None]) -> None:
+        def noted(peer: int, body: memoryview) -> None:
+            sizes.append(len(body))
+            handler(peer, body)
+
+        subscribe(kind, noted if kind == links.DATA else handler)
+
+    broker.pool.on = on  # type: ignore[method-assign]
+    return sizes
 
 
 def test_L13_kill_of_the_leader_loses_nothing_acknowledged(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ provably gone at once [L17]; reports in heartbeats overwrite nothing [L12]; lead
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ import structlog
 
 from millrace import limits
 from millrace.core import admin, balance, election
+from millrace.core.activity import Activity
 from millrace.core.cluster import BrokerState, ClusterState
 from millrace.core.decision import Decision
 from millrace.core.sessions import Sessions
@@ -58,6 +59,8 @@ CONTROLLER_MESSAGES: tuple[type[Message], ...] = (
 )
 SPEAKS_FOR_ITSELF = (Register, Heartbeat, MetadataPoll, AlterIsr, LeaveReplica, RaiseEpoch, AskProducerIds)
 
+ACTIVE_S = 5.0      # how long a partition counts as busy after its log was seen to grow
+
 
 class Reign:
     def __init__(
@@ -69,6 +72,7 @@ class Reign:
         self.reports: dict[TopicPartition, dict[BrokerId, ReplicaReport]] = {}
         self._being_fenced: set[BrokerId] = set()
         self._fences: dict[BrokerId, asyncio.Task[None]] = {}
+        self.activity = Activity(ACTIVE_S)
         self.balance = balance.Balance(config.leader_balance_s)
         self._balance_at = 0.0
         self._balancing: asyncio.Task[None] | None = None
@@ -95,8 +99,10 @@ class Reign:
         return self._writer.state
 
     # -- life ------------------------------------------------------------------------------------------------------
-    async def begin(self) -> None:
-        """Finish what the former controller began; everyone counts as just heard [L18]."""
+    async def begin(self, busy: Iterable[TopicPartition] = ()) -> None:
+        """Finish what the former controller began; everyone counts as just heard [L18]. `busy`: seen by this broker."""
+        for tp in busy:
+            self.activity.grew(tp, self._ports.clock.now())
         await self._writer.submit(lambda: election.repair(self.state))
         unfenced = [broker for broker, b in self.state.brokers.items() if not b.fenced]
         self.sessions.took_over(self._ports.clock.now(), unfenced)
@@ -179,7 +185,7 @@ class Reign:
             if not still():
                 return Decision((), False)
             self._being_fenced.add(broker)
-            return Decision(election.fence(self.state, broker, reason).records, True)
+            return Decision(election.fence(self.state, broker, reason, first=self.activity).records, True)
 
         try:
             if await self._writer.submit(decide):
@@ -221,17 +227,24 @@ class Reign:
         self._keep_reports(m)
         if not decision.records:
             return decision.reply
-        reply: HeartbeatOk = await self._writer.submit(lambda: election.heartbeat(self.state, m, token=self.token))
+        reply: HeartbeatOk = await self._writer.submit(
+            lambda: election.heartbeat(self.state, m, token=self.token, first=self.activity)
+        )
         self._refuse_without_tenure()
         return reply
 
     def _keep_reports(self, m: Heartbeat) -> None:
-        """Soft state, for status and metrics only."""
+        """Soft state: for status, metrics, and for what is done first."""
+        now = self._ports.clock.now()
         for report in m.changed:
             tp = TopicPartition(report.topic_id, report.partition)
             p = self.state.partition(tp)
-            if p is not None and m.broker in p.replicas:
-                self.reports.setdefault(tp, {})[m.broker] = report
+            if p is None or m.broker not in p.replicas:
+                continue
+            known = self.reports.setdefault(tp, {})
+            before, known[m.broker] = known.get(m.broker), report
+            if before is not None and report.leo > before.leo:
+                self.activity.grew(tp, now)
 
     async def _metadata_poll(self, m: MetadataPoll) -> Message:
         if m.incarnation > 0:

@@ -11,7 +11,7 @@ not renewed in time ends the reign at once, and the next one starts from the sto
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import structlog
 
@@ -24,7 +24,7 @@ from millrace.log.controller.history import History
 from millrace.log.controller.reign import Reign
 from millrace.log.controller.stats import ControllerStats
 from millrace.log.controller.writer import OFFICE, Writer
-from millrace.model.ids import BrokerId
+from millrace.model.ids import BrokerId, TopicPartition
 from millrace.model.messages import Message
 from millrace.model.records import ControllerRecord
 from millrace.ops.ports import Ports
@@ -37,7 +37,12 @@ REPLAY_SLICE = 500     # records replayed before the loop may do other work
 
 
 class ControllerShell:
-    def __init__(self, store: Store, ports: Ports, config: ControllerConfig, me: Candidate) -> None:
+    def __init__(
+        self, store: Store, ports: Ports, config: ControllerConfig, me: Candidate, *,
+        busy: Callable[[], Iterable[TopicPartition]] = tuple,
+    ) -> None:
+        """`busy`: partitions that this process has lately seen to grow; a new reign looks after those first."""
+        self._busy = busy
         self._store, self._ports, self._config, self._me = store, ports, config, me
         self._tenure = Tenure(tenure_s=config.tenure_s, renew_s=config.renew_s, drift=config.clock_drift_max)
         self._reign: Reign | None = None
@@ -219,7 +224,7 @@ class ControllerShell:
         raise AssertionError("the writer only ends by an error")
 
     async def _watch(self, reign: Reign, started: float) -> str:
-        await reign.begin()
+        await reign.begin(self._busy())
         self._reign = reign
         self.stats.take_over_s = self._ports.clock.now() - started
         log.info("controller serves", token=reign.token, index=reign.state.index, take_over_s=self.stats.take_over_s)

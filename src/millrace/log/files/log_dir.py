@@ -354,8 +354,7 @@ class LogDir:
             if clean:
                 with disk_errors(self.path):
                     for log in list(home.unsynced):
-                        if log.files:
-                            log.save_index(log.files[-1], log.log_end)
+                        log.save_index()
                     self._catch_up_now()
                     _write_json(home.fs, self.path, RUN, msgspec.structs.replace(self._run, clean=True))
         finally:

@@ -28,8 +28,9 @@ from millrace.errors import (
     InvalidRequest,
     OffsetOutOfRange,
 )
-from millrace.log.files import reading, recovery
-from millrace.log.files.calls import disk_error, disk_errors, remove_if_there, write_all, write_file
+from millrace.log.files import mending, reading
+from millrace.log.files.adding import add_up, find_repeated, refuse_unless_following
+from millrace.log.files.calls import disk_error, disk_errors, write_all
 from millrace.log.files.formats import (
     APPEND,
     HEADER_BYTES,
@@ -38,16 +39,12 @@ from millrace.log.files.formats import (
     START,
     TRUNCATE,
     Entry,
-    LogHeader,
     LogState,
     encode_base,
-    encode_index,
-    encode_log_header,
-    index_name,
-    log_name,
 )
 from millrace.log.files.home import ASIDE, Home
-from millrace.log.files.log_file import LogFile, Place, find, index_file, walk
+from millrace.log.files.log_file import LogFile, Place, find, walk
+from millrace.log.files.making import create_file, cut_file, drop_file, remove_names, save_index
 from millrace.log.files.reading import Chunk
 from millrace.model.ids import TopicPartition
 from millrace.wire import records
@@ -100,7 +97,7 @@ class PartitionLog:
         """Found on first use: an idle partition costs no descriptor and no listing."""
         if self._files is None:
             self._files = []
-            recovery.attach_files(self._home, self)
+            mending.attach_files(self._home, self)
         return self._files
 
     def adopt(self, files: list[LogFile]) -> None:
@@ -128,9 +125,9 @@ class PartitionLog:
         self._refuse_if_unfit()
         headers = records.parse_produced(view, batch_bytes_max=batch_bytes_max)
         if headers[0].producer_id >= 0 or len(headers) > 1:
-            repeated = self._check_producers(headers)
+            repeated = find_repeated(self.producers, headers)
             if repeated is not None:
-                return repeated
+                return Appended(*repeated, duplicate=True)
         if epoch < self.epochs.latest():
             raise InvalidRequest(f"append in epoch {epoch}, the log has {self.epochs.latest()}")
         if isinstance(view, bytes) or (isinstance(view, memoryview) and view.readonly):
@@ -142,19 +139,6 @@ class PartitionLog:
         base = self.log_end
         self._commit(view, headers, epoch)
         return Appended(base, self.log_end)
-
-    def _check_producers(self, headers: list[BatchHeader]) -> Appended | None:
-        for header in headers:
-            if header.producer_id < 0:
-                continue
-            if len(headers) > 1:
-                raise InvalidRequest("batches of a producer with an id come one per request and partition")
-            found = self.producers.check(
-                header.producer_id, header.producer_epoch, header.base_sequence, header.records_count
-            )
-            if found is not None:
-                return Appended(found.offset, found.offset + header.last_offset_delta + 1, duplicate=True)
-        return None
 
     def append_fence(self, writer_id: int, writer_epoch: int, *, epoch: int, timestamp_ms: int) -> Appended:
         """From here on lower epochs of this writer are refused; a repeat gives the first one's place [L28]."""
@@ -173,13 +157,7 @@ class PartitionLog:
         """A follower's append: batches keep their stamps and must continue this log. The new log end."""
         self._refuse_if_unfit()
         headers = records.parse_batches(view)
-        offset, epoch = self.log_end, self.epochs.latest()
-        for header in headers:
-            if header.base_offset != offset or header.leader_epoch < epoch:
-                raise CorruptBatch(
-                    f"{self.tp}: batch {header.base_offset} of epoch {header.leader_epoch} after {offset} of {epoch}"
-                )
-            offset, epoch = header.next_offset, header.leader_epoch
+        refuse_unless_following(headers, self.log_end, self.epochs.latest())
         self._commit(view, headers, None)
         return self.log_end
 
@@ -199,7 +177,7 @@ class PartitionLog:
         except OSError as error:
             self._write_failed(file, position, error)
         file.size = position + size
-        self.add_up(view, headers, epoch, file, position)
+        add_up(self, view, headers, epoch, file, position)
         self._remember(self.log_end, Place(file, file.size))
         home.unsynced[self] = None
         if not home.grouped:
@@ -214,33 +192,6 @@ class PartitionLog:
             home.journal.add(Entry(APPEND, self.tp, file.generation, file.base, position, data))
         elif not self._direct or self._direct[-1] is not file:
             self._direct.append(file)
-
-    def add_up(
-        self, view: memoryview | bytearray | bytes, headers: list[BatchHeader], epoch: int | None, file: LogFile,
-        position: int,
-    ) -> None:
-        """The batches are in the file: index, epochs, producers and the end follow."""
-        offset, newest, note = self.log_end, file.newest, file.index.note
-        latest = self.epochs.latest()
-        for header in headers:
-            note(offset, position + header.position, newest)
-            if header.max_timestamp > newest:
-                newest = header.max_timestamp
-            of = header.leader_epoch if epoch is None else epoch
-            if of != latest:
-                self.epochs.appended(of, offset)
-                latest = of
-            following = offset + header.last_offset_delta + 1
-            if header.producer_id >= 0:
-                self.producers.replay(
-                    header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence, offset,
-                    following - 1, header.max_timestamp, fence=records.is_fence(view, header),
-                )
-            offset = following
-        file.newest = newest
-        if newest > self.newest:
-            self.newest = newest
-        self.log_end = offset
 
     def _remember(self, offset: int, place: Place) -> None:
         starts = self._starts
@@ -276,55 +227,21 @@ class PartitionLog:
         if files:
             last = files[-1]
             if last.size == HEADER_BYTES:
-                self._drop_file(files.pop())
+                drop_file(self._home, self.tp, files.pop())
             else:
                 last.sealed = True
-                self.save_index(last, self.log_end)
-        file = self._create_file(self.log_end)
+                self.save_index()
+        file = create_file(self._home, self.tp, self.log_end)
+        self.named = self.named and len(files) > 0
         files.append(file)
         self._remember(self.log_end, Place(file, HEADER_BYTES))
         return file
 
-    def _create_file(self, base: int) -> LogFile:
-        home = self._home
-        folder = home.folder(self.tp)
-        path = f"{folder}/{log_name(base)}"
-        file = LogFile(path, base, home.next_generation(), HEADER_BYTES)
-        header = encode_log_header(LogHeader(*self.tp, base, file.generation))
-        with disk_errors(path):
-            if not home.fs.exists(folder):
-                home.fs.makedirs(folder)
-                self.named = False
-            remove_if_there(home.fs, path)     # left of a crash: no log knows it
-            fd = home.fs.open(path, create=True, exclusive=True)
-            try:
-                write_all(home.fs, fd, header, 0)
-            except OSError:
-                home.fs.close(fd)
-                remove_if_there(home.fs, path)
-                raise
-        home.fds.adopt(file, fd)
-        return file
-
-    def save_index(self, file: LogFile, next_offset: int) -> None:
-        """Only a cache: a failure to write it is no failure of the log."""
-        if not file.index.complete:
-            return
-        self._home.index_used(file)
-        producers = self.producers.snapshot() if next_offset == self.log_end else b""
-        path = f"{self._home.folder(self.tp)}/{index_name(file.base)}"
-        try:
-            write_file(self._home.fs, path, encode_index(index_file(file, next_offset, producers)), sync=False)
-        except OSError:
-            pass
-
-    def _drop_file(self, file: LogFile) -> None:
-        """Cut away: ranges of it are not served any more."""
-        home = self._home
-        file.gone, file.size = True, 0
-        home.fds.close(file)
-        remove_if_there(home.fs, file.path)
-        remove_if_there(home.fs, f"{home.folder(self.tp)}/{index_name(file.base)}")
+    def save_index(self) -> None:
+        """The last file's, with the producers' state behind it."""
+        if self.files:
+            producers = self.producers.snapshot()
+            save_index(self._home, self.tp, self.files[-1], next_offset=self.log_end, producers=producers)
 
     # -- cutting -----------------------------------------------------------------------------------------------------
 
@@ -361,7 +278,7 @@ class PartitionLog:
     def _cut_files(self, at: int, position: int, *, whole: bool) -> None:
         files = self.files
         for file in files[at if whole else at + 1 :]:
-            self._drop_file(file)
+            drop_file(self._home, self.tp, file)
         del files[at if whole else at + 1 :]
         if not whole:
             cut_file(self._home, files[-1], position)
@@ -378,7 +295,7 @@ class PartitionLog:
         self.syncing_end = min(self.syncing_end, end)
         self.epochs.truncated(end)
         if not self.producers.truncated(end):
-            self.producers = recovery.rebuild_producers(self._home, self.files, end)
+            self.producers = mending.rebuild_producers(self._home, self.files, end)
         if self._state is not None and self._state.end > end:
             self._state = self.state()
 
@@ -387,7 +304,7 @@ class PartitionLog:
         self._tell_journal(RESTART, offset)
         with disk_errors(self._home.folder(self.tp)):
             for file in self.files:
-                self._drop_file(file)
+                drop_file(self._home, self.tp, file)
         self._files = []
         self.damaged = None
         self.epochs.entries.clear()
@@ -399,8 +316,11 @@ class PartitionLog:
         return offset
 
     def delete_before(self, offset: int) -> int:
-        """The log starts at `offset`; files wholly below go. Their going is in the journal first [L23]."""
-        offset = min(offset, self.log_end)
+        """The log starts at `offset`; files wholly below go. Their going is in the journal first [L23].
+
+        Never above what is durable: a crash would leave nothing of a log whose older files are gone.
+        """
+        offset = min(offset, self.durable_end)
         if offset <= self.log_start:
             return self.log_start
         self._tell_journal(START, offset)
@@ -408,12 +328,11 @@ class PartitionLog:
         self.epochs.log_started(offset)
         self.producers.log_started(offset)
         files = self.files
-        while len(files) > 1 and files[1].base <= offset:
+        while len(files) > 1 and files[1].base <= offset and files[1].base < self.durable_end:
             file = files.pop(0)
             self._home.fds.drop(file)
             with disk_errors(file.path):
-                remove_if_there(self._home.fs, file.path)
-                remove_if_there(self._home.fs, f"{self._home.folder(self.tp)}/{index_name(file.base)}")
+                remove_names(self._home, self.tp, file)
         self._starts = {o: p for o, p in self._starts.items() if o >= offset and not p.file.gone}
         return offset
 
@@ -426,7 +345,7 @@ class PartitionLog:
         self._tell_journal(TRUNCATE, offset)
         aside = f"{home.path}/{ASIDE}/damaged-{home.folder(self.tp).rpartition('/')[2]}-{home.generation}"
         with disk_errors(aside):
-            offset = recovery.set_damage_aside(home, self, offset, aside)
+            offset = mending.set_damage_aside(home, self, offset, aside)
         self._cut_to(offset)
         return offset
 
@@ -568,11 +487,3 @@ class PartitionLog:
     @property
     def is_loaded(self) -> bool:
         return self._files is not None
-
-
-def cut_file(home: Home, file: LogFile, position: int) -> None:
-    home.fs.truncate(home.fds.get(file), position)
-    file.size = position
-    file.synced_bytes = 0              # the cut itself must reach the disk before the journal forgets it
-    file.index.cut(position)
-    file.sealed = True

@@ -20,27 +20,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millrace.core.epochs import EpochCache
 from millrace.core.producers import Producers
+from millrace.log.files.adding import add_up
 from millrace.log.files.calls import read_all, read_file, remove_if_there, write_all
 from millrace.log.files.formats import (
-    APPEND,
-    DELETE,
     HEADER_BYTES,
-    RESTART,
-    START,
-    TRUNCATE,
     Entry,
-    LogHeader,
     LogState,
-    decode_base,
     decode_index,
-    decode_log_header,
-    encode_log_header,
-    log_name,
-    parse_log_name,
 )
 from millrace.log.files.home import Home
-from millrace.log.files.log_file import Index, LogFile, walk
-from millrace.log.files.reading import check
+from millrace.log.files.log_file import Index, LogFile
+from millrace.log.files.mending import rebuild_producers
+from millrace.log.files.redo import NO_GENERATION, Redo, remove
 from millrace.model.ids import TopicPartition
 from millrace.wire import records
 from millrace.wire.records import Stop
@@ -50,7 +41,6 @@ if TYPE_CHECKING:
 
 SCAN_BYTES = 1 << 20
 SEARCH_BYTES_MAX = 64 << 20
-NO_GENERATION = -1
 
 
 class Report(NamedTuple):
@@ -63,145 +53,6 @@ class Report(NamedTuple):
     damaged: int | None
     why: str
 
-
-def find_files(home: Home, tp: TopicPartition) -> dict[int, LogFile]:
-    """Every log file of the partition by base offset, with its size on the disk; generation -1: header unreadable."""
-    folder = home.folder(tp)
-    found: dict[int, LogFile] = {}
-    for name in home.fs.listdir(folder) if home.fs.exists(folder) else []:
-        base = parse_log_name(name)
-        if base is None:
-            continue
-        path = f"{folder}/{name}"
-        file = LogFile(path, base, NO_GENERATION, 0)
-        fd = home.fds.get(file)
-        header = decode_log_header(read_all(home.fs, fd, HEADER_BYTES, 0), path)
-        if header is not None and header[:3] == (*tp, base):
-            file.generation = header.generation
-        file.size = home.fs.size(fd)
-        file.index = Index(complete=False)
-        found[base] = file
-    return found
-
-
-def remove(home: Home, file: LogFile) -> None:
-    home.fds.close(file)
-    remove_if_there(home.fs, file.path)
-    remove_if_there(home.fs, file.path.removesuffix(".log") + ".index")
-
-
-# -- redo ------------------------------------------------------------------------------------------------------------
-
-class Redo:
-    """Carries out journal events on one partition's files."""
-
-    def __init__(
-        self, home: Home, tp: TopicPartition, state: LogState | None, *, floor: int, same_boot: bool
-    ) -> None:
-        self.home = home
-        self.tp = tp
-        self.same_boot = same_boot
-        self.files = find_files(home, tp)
-        self.state = state
-        self.floor = floor
-        self.any_start = False
-        self.rewound = False           # producer state is to be made from the files
-        self.log_start = state.log_start if state else 0
-        self.redone = 0
-
-    def run(self, events: Iterable[Entry]) -> None:
-        for event in events:
-            if event.kind == APPEND:
-                self._append(event)
-            elif event.kind == TRUNCATE:
-                self._truncate(event)
-            elif event.kind == START:
-                self.log_start = max(self.log_start, event.offset)
-            elif event.kind in (DELETE, RESTART):
-                self._restart(event, event.offset if event.kind == RESTART else 0)
-
-    def _append(self, event: Entry) -> None:
-        home, file = self.home, self.files.get(event.offset)
-        if file is not None and file.generation > event.generation:
-            return                     # cut away since then, and that place was used again
-        if file is None or file.generation < event.generation:
-            if event.position != HEADER_BYTES:
-                return                 # what lay before it is gone: it was never reported durable
-            file = self._create(event)
-        if file.size < event.position:
-            return
-        fd = home.fds.get(file)
-        if read_all(home.fs, fd, len(event.data), event.position) != event.data:
-            self.redone += 1
-        # Written even when it reads the same: after a failed sync the page cache shows what the disk may not have.
-        write_all(home.fs, fd, event.data, event.position)
-        file.size = max(file.size, event.position + len(event.data))
-
-    def _create(self, event: Entry) -> LogFile:
-        home = self.home
-        folder = home.folder(self.tp)
-        home.fs.makedirs(folder)
-        old = self.files.get(event.offset)
-        if old is not None:
-            remove(home, old)
-        file = LogFile(f"{folder}/{log_name(event.offset)}", event.offset, event.generation, HEADER_BYTES)
-        fd = home.fs.open(file.path, create=True)
-        home.fds.adopt(file, fd)
-        write_all(home.fs, fd, encode_log_header(LogHeader(*self.tp, event.offset, event.generation)), 0)
-        self.files[event.offset] = file
-        return file
-
-    def _truncate(self, event: Entry) -> None:
-        self._remove_older(event.generation, event.offset)
-        cut = self.files.get(decode_base(event.data)) if event.position else None
-        if cut is not None and cut.generation < event.generation and cut.size >= event.position:
-            self.home.fs.truncate(self.home.fds.get(cut), event.position)
-            cut.size = event.position
-        older = [f for f in self.files.values() if f.generation < event.generation]
-        last = max(older, key=lambda f: f.base, default=None)
-        self.floor = min(self.floor, event.offset)
-        if self.state is not None and self.state.end > event.offset:
-            self.rewound = True
-            self.state = _rewind(self.state, event.offset, last)
-
-    def _restart(self, event: Entry, offset: int) -> None:
-        self._remove_older(event.generation, 0)
-        self.state = LogState(offset, offset, -1, 0, event.generation, -1, [], b"")
-        self.log_start = self.floor = offset
-        self.rewound = False
-
-    def _remove_older(self, generation: int, from_base: int) -> None:
-        for base in [b for b, f in self.files.items() if b >= from_base and f.generation < generation]:
-            remove(self.home, self.files.pop(base))
-
-    def chosen(self) -> list[LogFile]:
-        """Files in order without those that were cut away; headers that cannot be read end the log before them."""
-        chosen: list[LogFile] = []
-        for base in sorted(self.files):
-            file = self.files[base]
-            lost = file.size < HEADER_BYTES or not self.same_boot      # its header never reached the disk
-            if file.generation == NO_GENERATION:
-                stale = base >= self.floor and lost
-            else:
-                stale = bool(chosen) and file.generation < chosen[-1].generation
-            if stale:
-                remove(self.home, file)
-            else:
-                chosen.append(file)
-        while len(chosen) > 1 and chosen[1].base <= self.log_start:    # removed by retention, redone from the journal
-            remove(self.home, chosen.pop(0))
-        return chosen
-
-
-def _rewind(state: LogState, to: int, last: LogFile | None) -> LogState:
-    """The state at a cut below it. Producers are made anew from the files."""
-    epochs = EpochCache(state.epochs)
-    epochs.truncated(to)
-    place = (last.base, last.size, last.generation) if last is not None else (-1, 0, state.generation)
-    return LogState(min(state.log_start, to), to, *place, state.newest, epochs.entries, b"")
-
-
-# -- scan ------------------------------------------------------------------------------------------------------------
 
 def recover(
     home: Home, log: PartitionLog, events: Iterable[Entry], *, state: LogState | None, floor: int, same_boot: bool,
@@ -352,7 +203,7 @@ class Scan:
                 break
             if following is not None and header.base_offset >= following:
                 break
-            log.add_up(data, [header], None, file, self.position)
+            add_up(log, data, [header], None, file, self.position)
             used = header.end
         return used
 
@@ -410,120 +261,3 @@ def holds_batch(data: bytes, log_end: int) -> bool:
             return True
         at = data.find(2, at + 1)
     return False
-
-
-# -- what a log asks when it is open ---------------------------------------------------------------------------------
-
-def attach_files(home: Home, log: PartitionLog) -> None:
-    """After a clean stop: the files as the state says. What does not fit is damage."""
-    state = log.synced_state
-    assert state is not None
-    by_base = find_files(home, log.tp)
-    files = [by_base[base] for base in sorted(by_base)]
-    for file in files:
-        file.synced_bytes = file.size
-        file.sealed = True
-        file.cold = [(HEADER_BYTES, file.size)] if file.size > HEADER_BYTES else None
-    log.adopt(files)
-    if state.file < 0 and not files:
-        return
-    last = files[-1] if files else None
-    if last is None or (last.base, last.generation, last.size) != (state.file, state.generation, state.position):
-        log.damage_found(log.log_start)
-        return
-    unreadable = next((f.base for f in files if f.generation == NO_GENERATION), None)
-    if unreadable is not None:
-        log.damage_found(unreadable)
-    last.sealed = False
-
-
-def rebuild_producers(home: Home, files: list[LogFile], end: int) -> Producers:
-    """The state at `end` from the nearest stored one and the batches behind it."""
-    producers, first, position = Producers(), 0, HEADER_BYTES
-    for at in range(len(files) - 1, -1, -1):
-        data = read_file(home.fs, files[at].path.removesuffix(".log") + ".index")
-        stored = decode_index(data) if data else None
-        if stored is None or stored.generation != files[at].generation or not stored.producers:
-            continue
-        if stored.next_offset <= end and stored.covered <= files[at].size:
-            producers, first, position = Producers.restore(stored.producers), at, stored.covered
-            break
-    for file in files[first:]:
-        for header in walk(home.fds, file, position, file.size, -1):
-            if header.base_offset >= end:
-                return producers
-            if header.producer_id >= 0:
-                body = read_all(home.fs, home.fds.get(file), header.size, header.position) if header.is_control else b""
-                producers.replay(
-                    header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence,
-                    header.base_offset, header.last_offset, header.max_timestamp,
-                    fence=records.is_fence(body, header._replace(position=0)),
-                )
-        position = HEADER_BYTES
-    return producers
-
-
-def set_damage_aside(home: Home, log: PartitionLog, offset: int, aside: str) -> int:
-    """Move the damaged file and those behind it away, keep a copy of what is good of it. The offset behind that."""
-    home.fs.makedirs(aside)
-    bases = find_bases(home, log.tp)
-    good = [file for file in log.files if file.base <= offset]
-    damaged = good[-1] if good else None
-    prefix, end = _good_prefix(home, damaged, log.epochs) if damaged is not None else (HEADER_BYTES, offset)
-    for file in log.files[len(good) - 1 if good else 0 :]:
-        home.fds.close(file)
-    first = damaged.base if damaged is not None else 0
-    for base in (b for b in bases if b >= first):
-        name = log_name(base)
-        home.fs.rename(f"{home.folder(log.tp)}/{name}", f"{aside}/{name}")
-        remove_if_there(home.fs, f"{home.folder(log.tp)}/{name.removesuffix('.log')}.index")
-    kept = good[:-1]
-    if damaged is not None and prefix > HEADER_BYTES:
-        kept.append(_copy_prefix(home, log.tp, damaged, prefix, f"{aside}/{log_name(damaged.base)}"))
-    for file in log.files:
-        if file not in kept:
-            file.gone, file.size = True, 0
-    log.adopt(kept)
-    home.fs.sync_dir(aside)
-    home.fs.sync_dir(home.folder(log.tp))
-    home.unsynced[log] = None
-    return end
-
-
-def find_bases(home: Home, tp: TopicPartition) -> list[int]:
-    folder = home.folder(tp)
-    names = home.fs.listdir(folder) if home.fs.exists(folder) else []
-    return sorted(base for base in map(parse_log_name, names) if base is not None)
-
-
-def _good_prefix(home: Home, file: LogFile, epochs: EpochCache) -> tuple[int, int]:
-    position, expected = HEADER_BYTES, file.base
-    while position < file.size:
-        data = read_all(home.fs, home.fds.get(file), min(file.size - position, 2 * SCAN_BYTES), position)
-        header = records.header_at(data)
-        if header is not None and len(data) < header.size <= file.size - position:
-            data = read_all(home.fs, home.fds.get(file), header.size, position)
-        good, expected, _ = check(data, epochs, expected)
-        if not good:
-            break
-        position += good
-    return position, expected
-
-
-def _copy_prefix(home: Home, tp: TopicPartition, old: LogFile, size: int, source: str) -> LogFile:
-    file = LogFile(old.path, old.base, home.next_generation(), HEADER_BYTES)
-    fd = home.fs.open(file.path, create=True, exclusive=True)
-    home.fds.adopt(file, fd)
-    write_all(home.fs, fd, encode_log_header(LogHeader(*tp, file.base, file.generation)), 0)
-    fd_from = home.fs.open(source)
-    try:
-        while file.size < size:
-            data = read_all(home.fs, fd_from, min(SCAN_BYTES, size - file.size), file.size)
-            write_all(home.fs, fd, data, file.size)
-            file.size += len(data)
-    finally:
-        home.fs.close(fd_from)
-    home.fs.sync(fd)
-    file.index = Index(complete=False)
-    file.sealed = True
-    return file

@@ -170,7 +170,7 @@ class Syncer:
         files = [file for file in log.files if file.synced_bytes < file.size]
         last = log.files[-1] if log.files else None
         if last is not None and last.synced_bytes + INDEX_SAVED_EVERY_BYTES < last.size:
-            log.save_index(last, log.log_end)
+            log.save_index()
         return _Task(log, self._pin(files), self._home.folder(log.tp), log.state(), log.cuts)
 
     def run_catch_up(self, tasks: list[_Task]) -> dict[PartitionLog, DiskFailed]:

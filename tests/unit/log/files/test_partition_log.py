@@ -185,6 +185,8 @@ def test_a_range_that_was_cut_away_is_not_served(log: PartitionLog) -> None:
 def test_L23_retention_removes_whole_files_and_readers_may_finish(disk: SimDisk, directory: LogDir) -> None:
     log = directory.partition(tp(0))
     written = fill(log, 150)
+    assert log.delete_before(50) == 0
+    sync(directory, log)
     early = log.read(0, 500, upto=log.log_end)
     assert early is not None
     start = log.files[2].base + 1
