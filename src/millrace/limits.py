@@ -16,8 +16,9 @@ CLOCK_DRIFT_MAX = 0.01     # r: how far two clocks may drift apart, as a rate
 STORE_CALL_S = 5.0         # a store call without an answer; longer than a tenure: time to remove a stuck process
 STORE_WATCH_POLL_S = 0.5   # how often a watch looks at a SQLite file; 0.15 % of a core. A holder's end is seen at once
 REPLICA_LAG_S = 10.0       # a follower that has not caught up for this long leaves the ISR
-LEADER_BALANCE_S = 10.0    # a leader goes home after so long without a change; longer than a session: a broker that
-                           # comes and goes takes no leaders with it
+LEADER_BALANCE_S = 20.0    # a leader goes home after so long without a change. Longer than a session: a broker that
+                           # comes and goes takes no leaders with it. Longer than a client's reconnect back-off
+                           # (librdkafka: up to 15 s), which it would wait out while nobody else may take its writes
 LEADER_BALANCE_PASS_S = 1.0  # between two looks at leaders that are away
 LINK_BACKOFF_MIN_S = 0.05  # a broken link is redialled with jitter between these two
 LINK_BACKOFF_MAX_S = 1.0

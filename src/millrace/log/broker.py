@@ -34,7 +34,7 @@ from millrace.log.keeper import Keeper
 from millrace.log.membership import Membership
 from millrace.log.partition import Partition
 from millrace.log.stats import BrokerStats
-from millrace.model.ids import TopicPartition
+from millrace.model.ids import ProcessIdentity, TopicPartition
 from millrace.model.messages import (
     AlterConfigs,
     AlterIsr,
@@ -129,7 +129,12 @@ class Broker:
     def suspects(self) -> frozenset[int]:
         """Brokers a client should not be sent to right now; ourselves, too, while we have no lease [L16]."""
         lost = self._suspects.at(self.ports.clock.now())
+        lost |= {b.broker for b in self.cluster.brokers.values() if not b.fenced and self._is_gone(b.process)}
         return lost if self.lease_valid() else lost | {self.id}
+
+    def _is_gone(self, process: ProcessIdentity) -> bool:
+        # A client may ask before the broken link is noticed here: its one second of patience starts with this answer.
+        return self.ports.processes.is_gone(process)
 
     def lease_valid(self) -> bool:
         return self.membership.lease_valid()

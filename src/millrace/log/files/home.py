@@ -28,7 +28,7 @@ class Sizes:
     journal_file_bytes: int = 64 * limits.MIB     # two of them: what a start after a crash reads at most
     journal_batch_bytes: int = limits.JOURNAL_BATCH_BYTES_MAX
     journal_round_bytes: int = 4 * limits.JOURNAL_BATCH_BYTES_MAX   # of one log; the rest of a round goes to its file
-    fds: int = 4096
+    fds: int = 512                                # open log files; more are opened and closed as they are used
 
 
 @dataclass(slots=True)

@@ -159,7 +159,7 @@ class LogDir:
 
     def _recover(self, entries: list[Entry], *, any_start: bool) -> None:
         """Every log before the directory is open: what was redone and cut is synced, then the journals are dead."""
-        events: dict[TopicPartition, list[Entry]] = {tp: [] for tp in self.stored()}
+        events: dict[TopicPartition, list[Entry]] = {tp: [] for tp in [*self.stored(), *map(tp_of, self._states)]}
         for entry in entries:
             events.setdefault(entry.tp, []).append(entry)
         for gone in self._taken_away():
@@ -182,7 +182,6 @@ class LogDir:
                 self._home.fs.remove_tree(folder)      # redone and deleted again: no files, no directory
                 self._home.renamed = True
             self._logs[tp] = recovered
-            self._home.unsynced[recovered] = None
             self._tell(report)
         for key, hw in self._home.hws.items():
             known = self._logs.get(tp_of(key))

@@ -24,6 +24,7 @@ from millrace.ops.ports import FileSystem
 from millrace.wire import records
 from millrace.wire.records import BatchHeader
 
+WALK_FIRST_BYTES = 4 * 1024    # most walks end within a few batches of an index entry
 WALK_BYTES = 64 * 1024
 DROPPED_KEPT = 64      # files removed by retention whose readers may still hold a range of them
 
@@ -140,7 +141,7 @@ class Fds:
 
     def unpin(self, file: LogFile) -> None:
         file.pins -= 1
-        if file.gone and not file.pins and file not in self._dropped:
+        if not file.pins and file not in self._dropped and (file.gone or len(self._open) > self.limit):
             self.close(file)
 
     def drop(self, file: LogFile) -> None:
@@ -163,13 +164,13 @@ def walk(fds: Fds, file: LogFile, position: int, end: int, expected: int) -> Ite
 
     CorruptBatch where there is none, or one that does not follow.
     """
-    window, start = b"", position
+    window, start, size = b"", position, WALK_FIRST_BYTES
     while position < end:
         at = position - start
         if len(window) - at < records.HEADER_BYTES:
             with disk_errors(file.path):
-                window = read_all(fds.fs, fds.get(file), min(WALK_BYTES, end - position), position)
-            start, at = position, 0
+                window = read_all(fds.fs, fds.get(file), min(size, end - position), position)
+            start, at, size = position, 0, WALK_BYTES
         header = records.header_at(window, at)
         if header is None or position + header.size > end or header.base_offset != expected >= 0:
             raise CorruptBatch(f"{file.path}: no batch at byte {position}")

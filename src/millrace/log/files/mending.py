@@ -43,7 +43,7 @@ def attach_files(home: Home, log: PartitionLog) -> None:
         file.sealed = True
         file.cold = [(HEADER_BYTES, file.size)] if file.size > HEADER_BYTES else None
     log.adopt(files)
-    if state.file < 0 and not files:
+    if not files and (state.file < 0 or state.end == state.log_start):
         return
     last = files[-1] if files else None
     if last is None or (last.base, last.generation, last.size) != (state.file, state.generation, state.position):

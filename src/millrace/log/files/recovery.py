@@ -78,18 +78,24 @@ def recover(
         why = "whole batches lie behind it"
     if why:
         log.damage_found(log.log_end)
-    else:
+    elif rest or redo.touched or not scan.at_state:
         scan.cut()
+    untouched = not redo.touched and scan.at_state and not rest and not why
     kept = scan.kept()
     if kept:
         _forget_stale_index(home, kept[-1], scan.started_at if len(kept) - 1 == scan.first else HEADER_BYTES)
     for at, file in enumerate(kept):   # what was redone or cut is synced before the directory is open
-        file.synced_bytes = file.size if at < scan.first else 0
+        file.synced_bytes = file.size if at < scan.first or untouched else 0
     log.adopt(kept)
+    if untouched:
+        assert redo.state is not None
+        log.state_synced(redo.state)
+    else:
+        home.unsynced[log] = None
     if redo.rewound and log.damaged is None:
         log.producers = rebuild_producers(home, log.files, log.log_end)
     log.durable_end = log.log_end
-    log.named = False
+    log.named = untouched
     return Report(log.tp, log.log_end, 0 if why else rest, redo.redone, log.damaged, why or scan.why)
 
 
@@ -116,6 +122,7 @@ class Scan:
         self.orphans: list[LogFile] = []   # what should lie before them is missing
         state = redo.state
         start = self._start(state) if state is not None else None
+        self.started = start is not None
         if state is None or start is None:
             if files and files[0].base > redo.log_start and not redo.any_start:
                 self.files, self.orphans = [], files
@@ -130,6 +137,8 @@ class Scan:
         self.position, log.log_end, self.at = start
         self.first = self.at           # files before it were synced long ago
         self.started_at = self.position
+        self.started_end = log.log_end
+        self.known_files = self.at + 1 if state is not None and state.file >= 0 else 0
 
     def _start(self, state: LogState) -> tuple[int, int, int] | None:
         """(position, offset, file) of the state, None when its file is not as it says."""
@@ -206,6 +215,11 @@ class Scan:
             add_up(log, data, [header], None, file, self.position)
             used = header.end
         return used
+
+    @property
+    def at_state(self) -> bool:
+        """Nothing lies behind the state, not even an empty file, and it is as it says."""
+        return self.started and self.log.log_end == self.started_end and len(self.files) == self.known_files
 
     # -- judging -----------------------------------------------------------------------------------------------------
 

@@ -76,9 +76,11 @@ class Redo:
         self.rewound = False           # producer state is to be made from the files
         self.log_start = state.log_start if state else 0
         self.redone = 0
+        self.touched = False
 
     def run(self, events: Iterable[Entry]) -> None:
         for event in events:
+            self.touched = True
             if event.kind == APPEND:
                 self._append(event)
             elif event.kind == TRUNCATE:

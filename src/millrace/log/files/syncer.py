@@ -22,6 +22,7 @@ from millrace.log.files.formats import LogState
 from millrace.log.files.home import LOGS, Home
 from millrace.log.files.log_file import LogFile
 from millrace.log.files.partition_log import PartitionLog
+from millrace.ops.ports import FileSystem
 
 INDEX_SAVED_EVERY_BYTES = 16 << 20
 
@@ -30,7 +31,7 @@ class _Task(NamedTuple):
     """The files of one log to sync, with their sizes now."""
 
     log: PartitionLog
-    files: list[tuple[LogFile, int, int]]      # file, descriptor, size
+    files: list[tuple[LogFile, int, int]]      # file, descriptor (-1: to be opened), size
     folder: str | None                          # names in it are to be synced as well
     state: LogState | None                      # what the log adds up to once this is done
     cuts: int
@@ -58,7 +59,7 @@ class Syncer:
     # -- rounds ------------------------------------------------------------------------------------------------------
 
     def request(self, log: PartitionLog) -> None:
-        if not self._home.grouped or log.failed is not None:
+        if log.failed is not None:
             return
         self._wanted[log] = None
         if not self._scheduled and self._running is None:
@@ -70,6 +71,10 @@ class Syncer:
         if self._running is not None or not self._wanted:
             return
         wanted, self._wanted = self._wanted, {}
+        if not self._home.grouped:             # flush=os: it is as durable as it gets
+            for log in wanted:
+                log.round_ended(None)
+            return
         tasks = self.begin_round(wanted)
         loop = asyncio.get_running_loop()
         running = loop.run_in_executor(self._rounds, self.run_round, tasks)
@@ -85,12 +90,14 @@ class Syncer:
         folder = self._home.folder(log.tp) if any(not file.synced_bytes for file in files) else None
         return _Task(log, self._pin(files), folder, None, log.cuts)
 
-    def _pin(self, files: list[LogFile]) -> list[tuple[LogFile, int, int]]:
+    def _pin(self, files: list[LogFile], *, open_all: bool = True) -> list[tuple[LogFile, int, int]]:
+        """Descriptors the executor may use. Without `open_all` only those that are open: there may be thousands."""
         pinned = []
         for file in files:
-            fd = self._home.fds.get(file)
+            if open_all or file.fd >= 0:
+                self._home.fds.get(file)
             file.pins += 1
-            pinned.append((file, fd, file.size))
+            pinned.append((file, file.fd, file.size))
         return pinned
 
     def run_round(self, tasks: list[_Task]) -> dict[PartitionLog, DiskFailed]:
@@ -110,8 +117,11 @@ class Syncer:
     def _sync(self, task: _Task) -> DiskFailed | None:
         fs = self._home.fs
         try:
-            for _, fd, _ in task.files:
-                fs.sync(fd)
+            for file, fd, _ in task.files:
+                if fd >= 0:
+                    fs.sync(fd)
+                else:
+                    _sync_path(fs, file)
             if task.folder is not None and fs.exists(task.folder):
                 fs.sync_dir(task.folder)
         except OSError as error:
@@ -171,7 +181,7 @@ class Syncer:
         last = log.files[-1] if log.files else None
         if last is not None and last.synced_bytes + INDEX_SAVED_EVERY_BYTES < last.size:
             log.save_index()
-        return _Task(log, self._pin(files), self._home.folder(log.tp), log.state(), log.cuts)
+        return _Task(log, self._pin(files, open_all=False), self._home.folder(log.tp), log.state(), log.cuts)
 
     def run_catch_up(self, tasks: list[_Task]) -> dict[PartitionLog, DiskFailed]:
         failed: dict[PartitionLog, DiskFailed] = {}
@@ -249,6 +259,20 @@ class Syncer:
     def close(self) -> None:
         self._rounds.shutdown(wait=True)
         self._lazy.shutdown(wait=True)
+
+
+def _sync_path(fs: FileSystem, file: LogFile) -> None:
+    """A descriptor of its own: Linux tells it of a failed write that nobody was told of before."""
+    try:
+        fd = fs.open(file.path)
+    except FileNotFoundError:
+        if not file.gone:
+            raise
+        return
+    try:
+        fs.sync(fd)
+    finally:
+        fs.close(fd)
 
 
 def _forgive(done: asyncio.Future[None]) -> None:

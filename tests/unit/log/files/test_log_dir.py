@@ -341,6 +341,23 @@ def test_L10_a_torn_tail_is_cut_to_the_last_whole_batch(disk: SimDisk) -> None:
 
 # -- with a loop -----------------------------------------------------------------------------------------------------
 
+def test_L11_in_os_mode_nobody_waits_for_the_disk(disk: SimDisk) -> None:
+    async def main() -> None:
+        directory = open_dir(disk, flush="os")
+        log = directory.partition(tp(0))
+        told = asyncio.get_running_loop().create_future()
+        log.on_durable = lambda of, error: told.set_result((of.durable_end, error))
+        before = disk.syncs
+        log.append(batch(), epoch=0)
+        log.append(batch(), epoch=0)
+        directory.request_sync(log)
+        assert await asyncio.wait_for(told, 5) == (2, None)
+        assert disk.syncs == before
+        await directory.close()
+
+    asyncio.run(main())
+
+
 def test_L11_rounds_gather_what_came_while_the_last_one_ran(disk: SimDisk) -> None:
     async def main() -> None:
         directory = open_dir(disk)

@@ -258,7 +258,7 @@ def test_L10_after_a_failed_sync_nothing_is_acknowledged_and_the_log_refuses(dis
     with pytest.raises(DiskFailed):
         log.append(batch(), epoch=1)
     before = disk.syncs
-    directory.request_sync(log)
+    directory.request_sync(log)                # not asked again
     assert disk.syncs == before
     assert log.durable_end == end
 
