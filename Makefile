@@ -34,8 +34,9 @@ sim: .venv/.packages ## long simulation: 20,000 machine seeds and 1,000 seeds of
 chaos: setup ## long tests with real processes: kills and pauses under load, ten times each
 	$(PYTEST) -q -m long --timeout=0 tests/process
 
-bench: .venv/.packages ## measure the log beside the disk's own speed; writes docs/benchmarks/
+bench: .venv/.packages ## measure the log beside the disk, and many partitions; writes docs/benchmarks/
 	$(BIN)/millrace bench log
+	$(BIN)/python tests/perf/bench_scale.py
 
 check: setup ## lint, types, import rules, alert rules
 	$(BIN)/ruff check src tests

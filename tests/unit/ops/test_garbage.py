@@ -46,7 +46,6 @@ def test_L16_what_stays_is_set_aside_and_costs_no_later_pause(monkeypatch: pytes
     async def story() -> None:
         kept = [Node() for _ in range(100_000)]
         await until(lambda: gc.get_freeze_count() >= 100_000)
-        assert gc.get_count()[2] == 0
         assert len(kept) == 100_000
 
     play(story, monkeypatch)
