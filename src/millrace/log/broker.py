@@ -26,7 +26,7 @@ from millrace.errors import MillraceError, NotLeader
 from millrace.link.pool import LinkPool
 from millrace.link.server import LinkServer, Peer
 from millrace.log.config import BrokerConfig
-from millrace.log.controller import ControllerConfig, ControllerShell
+from millrace.log.controller import CONTROLLER_MESSAGES, ControllerConfig, ControllerShell
 from millrace.log.controller_client import ControllerClient
 from millrace.log.files.home import Sizes
 from millrace.log.files.log_dir import LogDir
@@ -36,21 +36,11 @@ from millrace.log.partition import Partition
 from millrace.log.stats import BrokerStats
 from millrace.model.ids import ProcessIdentity, TopicPartition
 from millrace.model.messages import (
-    AlterConfigs,
-    AlterIsr,
     AskProducerIds,
-    CreatePartitions,
-    CreateTopics,
-    DeleteTopics,
-    ElectUnclean,
-    Heartbeat,
     Hello,
-    LeaveReplica,
     Message,
-    MetadataPoll,
     MetadataRecords,
     ProducerIds,
-    RaiseEpoch,
     Register,
     ReplicaReport,
 )
@@ -70,11 +60,6 @@ class Listener(Protocol):
 
 
 ListenerFactory = Callable[["Broker"], Listener]
-
-CONTROLLER_MESSAGES: tuple[type[Message], ...] = (
-    Register, Heartbeat, MetadataPoll, AlterIsr, LeaveReplica, RaiseEpoch, CreateTopics, DeleteTopics,
-    CreatePartitions, AlterConfigs, ElectUnclean, AskProducerIds,
-)
 
 
 class Broker:

@@ -234,6 +234,7 @@ class PartitionLog:
         file = create_file(self._home, self.tp, self.log_end)
         self.named = self.named and len(files) > 0
         files.append(file)
+        self._home.unsynced[self] = None       # the next checkpoint must know this file
         self._remember(self.log_end, Place(file, HEADER_BYTES))
         return file
 
@@ -324,6 +325,7 @@ class PartitionLog:
         if offset <= self.log_start:
             return self.log_start
         self._tell_journal(START, offset)
+        self._home.unsynced[self] = None       # before the journal forgets it, the checkpoint must know
         self.log_start = offset
         self.epochs.log_started(offset)
         self.producers.log_started(offset)
