@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from millrace.model.ids import TopicPartition
-from millrace.model.records import PartitionChanged
+from millrace.model.records import BrokerRegistered, ControllerRecord, PartitionChanged
 from millrace_sim.machines.disk import DiskLog, Entry, rebuilt_producers
 
 if TYPE_CHECKING:
@@ -88,6 +88,14 @@ class Checker:
         """[L16] Whoever is fenced for silence has no lease any more, by its own clock."""
         if node.up and node.incarnation == incarnation and node.lease.valid(node.clock()):
             raise Violation(f"broker {node.id} fenced for silence while its lease holds")
+
+    def on_replaced(self, node: Node, records: list[ControllerRecord]) -> None:
+        """[L15] A broker is told that it was replaced only when another start of it was registered since."""
+        if self.symptoms_only:
+            return
+        since = (r for r in records[node.incarnation :] if isinstance(r, BrokerRegistered) and r.broker == node.id)
+        if all(r.start_id == node.start_id for r in since):
+            raise Violation(f"broker {node.id} is told that it was replaced, and no other start of it is registered")
 
     def on_record(self, record: PartitionChanged) -> None:
         """[L12] The controller's records: epochs never go back, another leader means another epoch."""

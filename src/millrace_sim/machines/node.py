@@ -229,7 +229,7 @@ class Node:
         elif isinstance(m, Registered):
             self._registered(m)
         elif isinstance(m, RemoteError) and m.code == "stale_incarnation" and self.incarnation >= 0:
-            self.world.crash(self, power=False)
+            self.world.replaced(self)
 
     def propose_isr(self, part: Part, proposal: ProposeIsr) -> None:
         leader_epoch, partition_epoch, isr, incarnations = proposal

@@ -194,10 +194,21 @@ class World:
         if node.life == life:
             self.crash(node, power=self.rng.random() < self.faults.power_share)
 
-    def crash(self, node: Node, *, power: bool, down_s: float | None = None) -> None:
-        if not node.up or self.healed:
-            return
-        self.say(f"crash of {node.id}, power {power}")
+    def crash(self, node: Node, *, power: bool) -> None:
+        if node.up and not self.healed:
+            self.say(f"crash of {node.id}, power {power}")
+            self._die(node, power=power)
+
+    def replaced(self, node: Node) -> None:
+        """Not a fault but what a broker does when another start of it is registered: it ends, and is started again.
+
+        Also after healing: a request of its former life, sent before, may be late.
+        """
+        self.say(f"end of {node.id}: replaced")
+        self.checker.on_replaced(node, self.store.records)
+        self._die(node, power=False)
+
+    def _die(self, node: Node, *, power: bool) -> None:
         node.down()
         node.clean = False
         if power:
@@ -206,7 +217,7 @@ class World:
                 log.power_cut(self.rng)
         if self.faults.proof:
             self.at(0.03, self._prove, node.id, node.incarnation)
-        self.at(self.rng.expovariate(1 / self.faults.down_s) if down_s is None else down_s, self.restart, node)
+        self.at(self.rng.expovariate(1 / self.faults.down_s), self.restart, node)
 
     def clean_stop(self, node: Node) -> None:
         self.say(f"clean stop of {node.id}")

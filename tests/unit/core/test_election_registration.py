@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from millrace.core import election
@@ -72,6 +74,20 @@ def test_L12_a_late_repeat_of_an_older_start_is_refused() -> None:
     c.do(election.register(c.state, register_message(1, 2, started=200)))
     with pytest.raises(StaleIncarnation):
         election.register(c.state, old)
+
+
+def test_L12_a_late_start_of_an_earlier_boot_costs_the_live_process_one_restart() -> None:
+    """Start times of two boots cannot be compared. Taken, the late one must not bar the broker from coming back."""
+    c = Control()
+    late = register_message(1, 1, boot="boot-1", started=900)
+    live = c.do(election.register(c.state, register_message(1, 2, boot="boot-2", started=100)))
+    ghost = c.do(election.register(c.state, late))
+    assert c.state.brokers[1].fenced, "nobody beats for it: it must not count"
+    with pytest.raises(StaleIncarnation, match="replaced"):
+        election.check_incarnation(c.state, 1, live.incarnation)
+    again = c.do(election.register(c.state, register_message(1, 3, boot="boot-2", started=200)))
+    assert again.incarnation > ghost.incarnation > live.incarnation
+    assert election.check_incarnation(c.state, 1, again.incarnation).start_id == UUID(int=3)
 
 
 def test_L15_stale_incarnations_are_refused(three: tuple[Control, TopicPartition]) -> None:
