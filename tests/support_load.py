@@ -39,6 +39,7 @@ class Load:
     rate: int = 300
     config: Mapping[str, Any] = field(default_factory=dict)
     padding: int = 0
+    first: int = 0          # numbers count from here, so that several producers can share a partition
     acks: list[Ack] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)
     sent: int = 0
@@ -63,9 +64,9 @@ class Load:
         pad = b"." * self.padding
         due = time.monotonic()
         while not self._stop.is_set():
-            number = self.sent
+            number = self.first + self.sent
+            partition = self.sent % self.partitions
             self.sent += 1
-            partition = number % self.partitions
             at = time.monotonic()
             try:
                 self._producer.produce(
