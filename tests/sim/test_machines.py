@@ -20,7 +20,7 @@ SEEDS = 1000
 CHUNK = 50  # seeds of one test, so that they spread over the cores
 
 # Seeds 0, 1, 2… until a violation: each flaw must be found within this many, by all checkers and by those alone that
-# see what a client or a replica could notice. Between 1.4 and 5 times the longest run without a find in 300 seeds.
+# see what a client or a replica could notice. At least 1.4 times the longest run without a find in 300 seeds.
 BUDGETS = {
     # flaw: (all checkers, symptoms only)
     "credit_on_send": (20, 60),
