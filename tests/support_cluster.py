@@ -39,14 +39,27 @@ def free_ports(count: int) -> list[int]:
     found: list[int] = []
     while len(found) < count:
         port = random.SystemRandom().randrange(10_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
+        if port not in found and is_free(port):
             found.append(port)
     return found
+
+
+def up_ports(brokers: int, captures: int = 0) -> tuple[int, int]:
+    """First Kafka port and first HTTP port for `millrace up`: every port that it derives from them is free."""
+    while True:
+        kafka, http = (base := free_ports(1)[0]), base + 300
+        wanted = [first + n for first in (kafka, kafka + 100, http + 100) for n in range(brokers)]
+        if all(map(is_free, [*wanted, *(http + n for n in range(captures))])):
+            return kafka, http
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:

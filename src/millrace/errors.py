@@ -4,7 +4,8 @@
     ├── UserError ............. bad input; the message names the key and the remedy, nothing was changed
     │   ├── ConfigError          exit 2
     │   ├── InvalidRequest, InvalidTopicName, InvalidPartitions, InvalidReplicationFactor, InvalidConfig …
-    │   └── UnknownTopicOrPartition, TopicExists …
+    │   ├── UnknownTopicOrPartition, TopicExists …
+    │   └── SourceError          the database of a source: SourceAuthFailed, SourceNotPermitted, SlotLost …
     ├── Refused ............... a rule of the protocol said no (stale epoch, not leader, lease over)
     │   ├── NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch, NotEnoughReplicas …
     │   └── Deposed, OfficeHeld, StaleIncarnation, StaleToken
@@ -91,6 +92,27 @@ class UnknownTopicId(UserError):
     kafka_code = 100
 
 
+class SourceExists(UserError):
+    code = "source_exists"
+    http_status = 409
+
+
+class UnknownSource(UserError):
+    code = "unknown_source"
+    http_status = 404
+
+
+class UnknownTable(UserError):
+    code = "unknown_table"
+    http_status = 404
+
+
+class InvalidTableRule(UserError):
+    """The message shows the rule and where in it the trouble is."""
+
+    code = "invalid_table_rule"
+
+
 class UnsupportedVersion(UserError):
     code = "unsupported_version"
     kafka_code = 35
@@ -117,6 +139,47 @@ class InvalidRecord(UserError):
 class UnsupportedForMessageFormat(UserError):
     code = "unsupported_for_message_format"
     kafka_code = 43
+
+
+class SourceError(UserError):
+    """The database of a source said no for a reason that somebody must remove; the message says how."""
+
+    code = "source_refused"
+    http_status = 422
+
+
+class SourceAuthFailed(SourceError):
+    """Wrong user, password, database or certificate."""
+
+    code = "source_auth_failed"
+
+
+class SourceNotPermitted(SourceError):
+    """The role may not do this; the message holds the SQL for somebody who may."""
+
+    code = "source_not_permitted"
+
+
+class SourceNotSuited(SourceError):
+    """The server or a table is not set up for logical replication (version, wal_level, keys); see `doctor`."""
+
+    code = "source_not_suited"
+
+
+class PublicationMissing(SourceError):
+    """Our publication is gone: streaming on would lose rows silently."""
+
+    code = "publication_missing"
+
+
+class SlotMissing(SourceError):
+    code = "slot_missing"
+
+
+class SlotLost(SourceError):
+    """The server has thrown away WAL that the slot still needed: what was in it comes only by copies [S9]."""
+
+    code = "slot_lost"
 
 
 class Refused(MillraceError):
@@ -182,6 +245,11 @@ class NotController(Refused):
     kafka_code = 41
 
 
+class NotCoordinator(Refused):
+    code = "not_coordinator"
+    http_status = 421
+
+
 class OutOfOrderSequence(Refused):
     code = "out_of_order_sequence_number"
     retriable = False
@@ -242,6 +310,12 @@ class IndexCompacted(Refused):
     code = "index_compacted"
 
 
+class SlotActive(Refused):
+    """Another connection streams from the slot."""
+
+    code = "slot_active"
+
+
 class Unreachable(MillraceError):
     code = "unreachable"
     retriable = True
@@ -253,6 +327,18 @@ class StoreUnreachable(Unreachable):
     code = "store_unreachable"
 
 
+class SourceUnreachable(Unreachable):
+    """The database of a source did not answer, or broke the connection."""
+
+    code = "source_unreachable"
+
+
+class SourceNotReady(SourceUnreachable):
+    """It answered, but not yet or not now: starting, stopping, in recovery, out of connections or slots."""
+
+    code = "source_not_ready"
+
+
 class TimedOut(Unreachable):
     code = "timed_out"
     http_status = 504
@@ -262,6 +348,12 @@ class TimedOut(Unreachable):
 class Damaged(MillraceError):
     code = "damaged"
     kafka_code = 56
+
+
+class OutOfOrder(Damaged):
+    """A change came behind a later one of the same key: the log or its reader is wrong."""
+
+    code = "out_of_order"
 
 
 class CorruptBatch(Damaged):
@@ -297,6 +389,13 @@ class DiskFailed(Damaged):
 class DiskFull(DiskFailed):
     code = "disk_full"
     http_status = 507
+
+
+class SpoolFull(DiskFull):
+    """No room for a streamed transaction that has not committed yet: free the disk, or raise
+    `logical_decoding_work_mem` on the server so that it streams less."""
+
+    code = "spool_full"
 
 
 class ForeignDirectory(ConfigError):

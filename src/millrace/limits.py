@@ -40,6 +40,7 @@ LOG_FILE_BYTES = 256 * MIB         # a log file rolls here
 INDEX_EVERY_BYTES = 4 * KIB        # one index entry per so many bytes of log
 STORE_APPEND_BYTES_MAX = 1 * MIB   # one append: a single value of etcd, whose requests end at 1.5 MiB
 STORE_SNAPSHOT_BYTES_MAX = 64 * MIB  # 40,000 partitions take about 10 MiB
+CHANGE_PART_BYTES_MAX = 4 * MIB    # a larger change batch is cut: three parts to a batch of a raised max.message.bytes
 FETCH_BYTES_MAX = 50 * MIB         # one consumer answer
 REPLICA_STREAM_BYTES_MAX = 1 * MIB  # one stream's share of a DATA frame: no stream starves the others
 REPLICA_FRAME_BYTES_MAX = 8 * MIB  # one DATA frame
@@ -71,3 +72,59 @@ SUSPECT_S = 0.5                    # how long a broken link alone makes us doubt
 LINK_SILENCE_S = 3.0               # a link that brings nothing for this long is dead: TCP alone would wait minutes
 LINK_FRAME_BYTES_MAX = 32 * MIB    # a DATA frame (8 MiB and one oversized batch) or a metadata snapshot slice
 SMALL_BUFFER_BYTES = 64 * KIB      # receive buffer of every connection; larger frames get one of their own
+
+# -- sources -------------------------------------------------------------------------------------------------------
+MARK_EVERY_S = 0.05                # between two resolved marks: bounds what they cost, adds little to a change's delay
+MARK_FULL_EVERY_S = 60.0           # a full mark names every partition; a start reads `progress` back to the last one
+WRITER_EPOCH_MAX = 32_766          # a batch holds 16 bits of epoch; the last value fences a writer for ever
+SOURCE_NAME_CHARS_MAX = 40         # names become parts of topics, slots (63 characters) and offices
+
+# -- copies of tables ----------------------------------------------------------------------------------------------
+COPY_CHUNK_BYTES = 64 * MIB        # of a table, per chunk: a second or two; little to repeat, and no lock for longer
+COPY_CHUNKS_MAX = 4_096            # of one copy: its plan is one durable record; larger tables get larger chunks
+COPY_PLAN_BYTES_MAX = 256 * KIB    # bounds in that record: keys may be long, a store's value may not
+COPY_PARALLEL = 2                  # chunks of one source read at a time: what a copy may take of the database
+COPY_READ_BYTES = 4 * MIB          # decoded at once: the column code is fastest around here
+COPY_RECORD_BYTES = 1 * MIB - 4 * KIB  # a record of rows, so that its batch stays below Kafka's default limit
+COPY_IN_FLIGHT_BYTES_MAX = 16 * MIB  # appended without an answer, per chunk: bounds a worker's memory
+COPY_WRITERS_WAIT_S = 600.0        # a window waits so long for transactions that wrote before its low mark
+COPY_LOCK_WAIT_S = 10.0            # behind somebody's ALTER TABLE; an attempt is repeated
+COPY_SILENCE_S = 60.0              # a worker or a server that says nothing: its attempt is given up
+COPY_ATTEMPTS_MAX = 8              # failures of one chunk in a row before its copy is called stopped
+COPY_STOPPED_S = 120.0             # a stopped chunk is tried again so often: what was missing may have been granted
+COPY_AWAITING_MAX = 64             # windows written whose high mark the reader has not met yet: it is far behind
+COPY_BACKOFF_MIN_S = 0.5           # between attempts, doubled each time, with jitter
+COPY_BACKOFF_MAX_S = 30.0
+SNAPSHOT_HOLD_MAX_S = 6 * 3600.0   # a held snapshot keeps dead rows from being vacuumed; then windows take over
+SNAPSHOT_CHECK_S = 1.0             # how often the holder proves that its snapshot lives
+
+# -- the source reader ---------------------------------------------------------------------------------------------
+CHUNK_BYTES = 1 * MIB              # of the copy stream, decoded at once: below it column-wise decoding loses its lead
+CHUNK_WAIT_S = 0.02                # a chunk is closed so long after its first message: the delay an idle source adds
+FEEDBACK_S = 5.0                   # between two answers to the walsender, whatever else is going on [S2]
+STREAM_ASK_S = 10.0                # a silent stream is asked for a sign of life
+STREAM_SILENCE_S = 40.0            # ... and given up after this: TCP alone would wait for many minutes
+LOG_SILENT_S = 5.0                 # nothing acknowledged for this long: shown as waiting for the log
+LOG_PENDING_BYTES_MAX = 24 * MIB   # handed to the log and not acknowledged: above it the stream is not read
+CHANGE_RECORD_BYTES_MAX = 1 * MIB - 4 * KIB  # one record of a table's partition; one row above it is cut into parts
+CHANGE_ROW_BYTES_MAX = 256 * MIB   # a row above this is left out and its table needs a copy [S8]
+SPOOL_BYTES_MAX = 64 * GIB         # all streamed transactions that have not committed yet
+SPOOL_FREE_BYTES_MIN = 512 * MIB   # of the disk: others live there, too
+SOURCE_POLL_S = 10.0               # between two looks at the catalogue (new tables, publication) and at the slot
+PROGRESS_READ_RECORDS = 50_000     # a start that read more of `progress` restates the schemas: the next one reads less
+SOURCE_RETRY_MIN_S = 0.2           # back-off of a reader that lost its database, with jitter
+SOURCE_RETRY_MAX_S = 15.0
+
+# -- our own client of the log -------------------------------------------------------------------------------------
+CLIENT_REFRESH_S = 30.0            # metadata is asked for this often, and at once when a broker says it is not leader
+CLIENT_DEADLINE_S = 30.0           # without any progress for so long: a typed error. Twice the worst change of leader
+CLIENT_CALL_S = 5.0                # one call without an answer: the connection is given up, another broker is asked
+CLIENT_PRODUCE_S = 10.0            # how long a leader may wait for its followers before it says so
+CLIENT_SLOW_S = 2.0                # an answer that takes longer makes us ask whether somebody else leads by now
+CLIENT_TICK_S = 0.5                # between two looks at what is overdue
+CLIENT_REQUEST_BYTES = 1 * MIB     # a Produce request is closed at this size: it is acknowledged as a whole
+CLIENT_BATCH_BYTES = 512 * KIB     # small appends share a batch up to this: fits every topic's max.message.bytes
+CLIENT_BROKER_BYTES_MAX = 16 * MIB  # sent to one broker without an answer; 100 MB/s at 100 ms is 10 MB
+CLIENT_PENDING_BYTES_MAX = 32 * MIB  # of one writer, before `room` makes its caller wait
+CLIENT_FRAME_BYTES_MAX = 80 * MIB  # the largest answer: FETCH_BYTES_MAX, and a batch larger than the room left
+CLIENT_PARKED_MAX = 64             # long polls overtaken by another broker's answer, kept for the next call

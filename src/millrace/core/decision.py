@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from millrace.model.records import ControllerRecord
+from millrace.model.sources import CoordinatorRecords, SourceRecords
 
 Reply = TypeVar("Reply", covariant=True)
 
@@ -17,4 +18,20 @@ Reply = TypeVar("Reply", covariant=True)
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[Reply]):
     records: tuple[ControllerRecord, ...]
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorDecision(Generic[Reply]):
+    """Of the office `coordinator`."""
+
+    records: tuple[CoordinatorRecords, ...]
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDecision(Generic[Reply]):
+    """Of one source's office."""
+
+    records: tuple[SourceRecords, ...]
     reply: Reply

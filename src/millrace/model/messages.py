@@ -181,9 +181,10 @@ class CreateTopics(Message, frozen=True, tag="create_topics"):
 
 
 class DeleteTopics(Message, frozen=True, tag="delete_topics"):
-    """By name, or by id where the name is empty."""
+    """By name, or by id where the name is empty. `internal`: as for CreateTopics."""
 
     topics: tuple[tuple[str, UUID | None], ...]
+    internal: bool = False
 
 
 class NewPartitions(msgspec.Struct, frozen=True):

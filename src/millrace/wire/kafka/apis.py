@@ -36,6 +36,7 @@ class Key(IntEnum):
 
 
 PRIVATE = frozenset({Key.FENCE_WRITER})
+OWN_CLIENT_ID = "__millrace/"   # begins the client id of millrace's own client, which alone uses internal topics
 
 # Some releases of librdkafka decide by Produce's lowest version whether a broker knows compression: offered from 3 on
 # they silently send gzip, snappy and lz4 uncompressed. 0 to 2 are offered and refused, as Apache Kafka does.
