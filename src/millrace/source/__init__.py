@@ -1,0 +1,1 @@
+"""Sources: databases whose every committed change goes into the log."""

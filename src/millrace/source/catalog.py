@@ -1,0 +1,217 @@
+"""The tables of a source's database, as its catalogue shows them now.
+
+In: a connection and a rule that takes (schema, table). Out: `Table`s with the schema that the stream will name, what
+tells their rows apart, and sizes. Only about the present: what a table was at a past position stands
+in the log [S7].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from millrace.errors import SourceError
+from millrace.model.tables import IDENTITY_DEFAULT, IDENTITY_FULL, IDENTITY_NOTHING, Column, Oid, TableSchema
+
+Connection = psycopg.AsyncConnection[Any]
+Matches = Callable[[str, str], bool]
+
+PARTITIONED = "p"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A relation that holds rows: the table itself, or a leaf of its partitions."""
+
+    oid: Oid
+    schema: str
+    name: str
+    identity: str
+    has_key: bool                 # the columns its identity stands for exist
+    blocks: int
+    is_readable: bool             # copies read leaves themselves, where rights on their root do not count
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table a source can carry. Partitions are part of their root, never tables of their own."""
+
+    version: TableSchema
+    kind: str
+    primary_key: tuple[str, ...]
+    is_logged: bool
+    is_owned: bool                # by the role we came in as: it may publish it
+    is_readable: bool
+    bytes: int
+    leaves: tuple[Leaf, ...]
+    unique_index: str             # one that could serve as replica identity; empty: none
+    unique_columns: tuple[str, ...]
+    key_generated: tuple[str, ...]
+    has_generated: bool
+    server_version: int
+
+    @property
+    def oid(self) -> Oid:
+        return self.version.oid
+
+    @property
+    def schema(self) -> str:
+        return self.version.schema
+
+    @property
+    def name(self) -> str:
+        return self.version.name
+
+    @property
+    def full_name(self) -> str:
+        return self.version.full_name
+
+    @property
+    def unreadable(self) -> list[tuple[str, str]]:
+        """(schema, name) of what lacks a right to SELECT: the table and the leaves of its partitions."""
+        itself = [] if self.is_readable else [(self.schema, self.name)]
+        leaves = [(leaf.schema, leaf.name) for leaf in self.leaves if not leaf.is_readable]
+        return list(dict.fromkeys([*itself, *leaves]))
+
+    @property
+    def quoted(self) -> str:
+        return quoted(self.schema, self.name)
+
+
+def quoted(*names: str) -> str:
+    """As SQL wants it: "public"."orders". Whatever the name holds."""
+    return sql.Identifier(*names).as_string()
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+# `key` is the index that tells rows apart: the one of the replica identity, else the primary key (also under FULL).
+_TABLES = """
+SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, c.relreplident::text, c.relpersistence = 'p',
+       pg_catalog.pg_has_role(c.relowner, 'USAGE'), pg_catalog.has_table_privilege(c.oid, 'SELECT'),
+       coalesce(u.name, ''), coalesce(u.columns, '{}'), EXISTS (
+         SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped AND a.attgenerated <> '')
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN LATERAL (
+    SELECT x.relname::text AS name, pg_catalog.array_agg(a.attname::text ORDER BY k.place) AS columns
+    FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+    CROSS JOIN LATERAL pg_catalog.unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY k(attnum, place)
+    LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+    WHERE i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
+    GROUP BY x.relname HAVING pg_catalog.bool_and(coalesce(a.attnotnull AND a.attgenerated = '', false))
+    ORDER BY x.relname LIMIT 1) u ON true
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_toast%%'
+  AND (%(oids)s::oid[] IS NULL OR c.oid = ANY(%(oids)s::oid[]))
+ORDER BY n.nspname, c.relname
+"""
+
+_COLUMNS = """
+SELECT a.attrelid::int8, a.attname, a.atttypid::int8, a.atttypmod, pg_catalog.format_type(a.atttypid, a.atttypmod)
+FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+ORDER BY a.attrelid, a.attnum
+"""
+
+_KEYS = """
+SELECT i.indrelid::int8, i.indisprimary, i.indisreplident, a.attname
+FROM pg_catalog.pg_index i
+JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey[0:i.indnkeyatts - 1])
+WHERE i.indrelid = ANY(%(oids)s::oid[]) AND (i.indisprimary OR i.indisreplident) AND i.indisvalid AND i.indimmediate
+ORDER BY i.indrelid, i.indexrelid, a.attnum
+"""
+
+_LEAVES = """
+SELECT t.root::int8, c.oid::int8, n.nspname, c.relname, c.relreplident::text,
+       CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false ELSE EXISTS (
+         SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+         AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END) END,
+       coalesce(pg_catalog.pg_relation_size(c.oid), 0) / pg_catalog.current_setting('block_size')::int8,
+       coalesce(pg_catalog.pg_table_size(c.oid), 0),
+       coalesce(pg_catalog.has_table_privilege(c.oid, 'SELECT')
+                AND pg_catalog.has_schema_privilege(n.oid, 'USAGE'), true)
+FROM pg_catalog.unnest(%(oids)s::oid[]) t(root)
+CROSS JOIN LATERAL (SELECT t.root AS relid WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_partitioned_table p
+                                                            WHERE p.partrelid = t.root)
+                    UNION ALL SELECT f.relid FROM pg_catalog.pg_partition_tree(t.root) f WHERE f.isleaf
+                       AND f.parentrelid IS NOT NULL) l
+JOIN pg_catalog.pg_class c ON c.oid = l.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r'
+ORDER BY t.root, c.oid
+"""
+
+
+async def find_tables(connection: Connection, matches: Matches) -> list[Table]:
+    """All tables that the rule takes, in the order of their names."""
+    found = await _fetch(connection, _TABLES, None)
+    return await _complete(connection, [row for row in found if matches(row[1], row[2])])
+
+
+async def tables_by_oid(connection: Connection, oids: Iterable[Oid]) -> dict[Oid, Table]:
+    """Those that still exist."""
+    wanted = list(oids)
+    found = await _fetch(connection, _TABLES, wanted) if wanted else []
+    return {table.oid: table for table in await _complete(connection, found)}
+
+
+async def table_of(connection: Connection, oid: Oid) -> Table:
+    found = (await tables_by_oid(connection, [oid])).get(oid)
+    if found is None:
+        raise SourceError(f"table with oid {oid} does not exist")
+    return found
+
+
+async def _complete(connection: Connection, found: Sequence[tuple[Any, ...]]) -> list[Table]:
+    oids = [row[0] for row in found]
+    if not oids:
+        return []
+    columns = _by_oid(await _fetch(connection, _COLUMNS, oids))
+    keys = _by_oid(await _fetch(connection, _KEYS, oids))
+    leaves = _by_oid(await _fetch(connection, _LEAVES, oids))
+    return [_table(row, columns.get(row[0], []), keys.get(row[0], []), leaves.get(row[0], []),
+                   server_version=connection.info.server_version) for row in found]
+
+
+def _table(row: tuple[Any, ...], columns: list[Any], keys: list[Any], leaves: list[Any], *,
+           server_version: int) -> Table:
+    oid, schema, name, kind, identity, is_logged, is_owned, is_readable, unique_index, unique_columns, generated = row
+    primary = tuple(column for is_primary, _, column in keys if is_primary)
+    chosen = {column for _, is_identity, column in keys if is_identity}
+    key = _key(identity, set(primary), chosen)
+    version = TableSchema(oid, schema, name, identity, tuple(
+        Column(column, type_oid, typmod, column in key, type_name) for column, type_oid, typmod, type_name in columns))
+    return Table(
+        version=version, kind=kind, primary_key=primary, is_logged=is_logged, is_owned=is_owned,
+        is_readable=is_readable, bytes=sum(leaf[6] for leaf in leaves),
+        leaves=tuple(_leaf(leaf) for leaf in leaves),
+        unique_index=unique_index, unique_columns=tuple(unique_columns), has_generated=generated,
+        key_generated=tuple(sorted(key - {column.name for column in version.columns})), server_version=server_version,
+    )
+
+
+def _leaf(row: Sequence[Any]) -> Leaf:
+    oid, schema, name, identity, has_key, blocks, _, is_readable = row
+    return Leaf(oid, schema, name, identity, has_key=has_key, blocks=blocks, is_readable=is_readable)
+
+
+def _key(identity: str, primary: set[str], chosen: set[str]) -> set[str]:
+    """Under FULL the stream does not tell the key, but there may be one."""
+    if identity == IDENTITY_NOTHING:
+        return set()
+    return primary if identity in (IDENTITY_DEFAULT, IDENTITY_FULL) else chosen
+
+
+def _by_oid(rows: Iterable[tuple[Any, ...]]) -> dict[Oid, list[Any]]:
+    found: dict[Oid, list[Any]] = {}
+    for oid, *rest in rows:
+        found.setdefault(oid, []).append(rest)
+    return found
+
+
+async def _fetch(connection: Connection, query: str, oids: list[Oid] | None) -> list[tuple[Any, ...]]:
+    cursor = await connection.execute(query.encode(), {"oids": oids})
+    return await cursor.fetchall()
