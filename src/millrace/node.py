@@ -1,7 +1,8 @@
 """The composition root: processes out of rooms.
 
     ports ─▶ store ─▶ Broker (log directory, links, controller candidate) ─▶ KafkaServer
-                         └──▶ HTTP, up first: a broker that still starts answers /livez and says why it is not ready
+    ports ─▶ store ─▶ Capture (lease, coordinator candidate, readers of sources over the log's client)
+                         └──▶ HTTP, up first: a process that still starts answers /livez and says why it is not ready
 
 In: a checked configuration. Out: a running process that ends on SIGTERM or SIGINT, cleanly and in bounded time.
 """
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import signal
+from typing import TYPE_CHECKING
 
 from millrace.api.app import HttpServer, build
 from millrace.core.admin import Defaults
@@ -26,6 +29,9 @@ from millrace.ops.logging import get_logger
 from millrace.ops.preflight import port_error
 from millrace.ops.real import boot_of, read_boot_id, real_ports
 from millrace.store import open_store
+
+if TYPE_CHECKING:
+    from millrace.changefeed.capture import CaptureSettings
 
 log = get_logger(__name__)
 
@@ -46,7 +52,7 @@ async def serve_broker(config: Config, broker_id: int) -> None:
     garbage = Garbage()
     garbage.start()
     try:
-        await _http(http, config)
+        await _http(http, "broker.http_port", config.broker.host, config.broker.http_port)
         if await _started(broker, config, stop):
             await stop.wait()
     finally:
@@ -89,11 +95,52 @@ def _start_error(config: Config, error: OSError) -> Exception:
     return error
 
 
-async def _http(http: HttpServer, config: Config) -> None:
+async def _http(http: HttpServer, key: str, host: str, port: int) -> None:
     try:
-        await http.start(config.broker.host, config.broker.http_port)
+        await http.start(host, port)
     except OSError as error:
-        raise port_error("broker.http_port", config.broker.host, config.broker.http_port, error) from None
+        raise port_error(key, host, port, error) from None
+
+
+async def serve_capture(config: Config, capture_id: int) -> None:
+    """Runs one capture until it is told to stop or another takes its place; raises what ended it."""
+    from millrace.api import capture_app  # the database driver and Arrow: a broker does without them
+    from millrace.changefeed.capture import Capture
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(sig, stop.set)
+    ports = real_ports()
+    store = open_store(config.store_url, ports)
+    capture = Capture(capture_settings(config, capture_id), ports, store, fatal=lambda error: stop.set())
+    http = HttpServer(capture_app.build(capture))
+    try:
+        await _http(http, "capture.http_port", config.capture.host, config.capture.http_port)
+        await capture.start()
+        await stop.wait()
+    finally:
+        await capture.stop()
+        await http.close()
+        await store.close()
+    if capture.failed is not None:
+        raise capture.failed
+
+
+def capture_settings(config: Config, capture_id: int) -> CaptureSettings:
+    from millrace.changefeed.capture import CaptureSettings
+
+    capture = config.capture
+    return CaptureSettings(
+        id=capture_id,
+        address=f"{config.capture_host}:{capture.http_port}",
+        bootstrap=config.bootstrap,
+        spool_dir=os.path.join(config.cluster.dir, f"capture-{capture_id}"),
+        session_s=capture.session_s,
+        tenure_s=capture.tenure_s,
+        clock_drift_max=config.broker.clock_drift_max,
+        copy_processes=capture.copy_processes,
+    )
 
 
 def broker_config(config: Config, broker_id: int) -> BrokerConfig:

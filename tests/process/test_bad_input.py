@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support_cluster import free_ports
+from support_cluster import free_ports, up_ports
 
 TIMEOUT_S = 60
 
@@ -113,8 +113,9 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_full_disk_at_the_start(tmp_path: Path, tiny_disk: Path) -> None:
     refused(serve(config_file(tmp_path, data_dir=str(tiny_disk / "b"))), "broker.data_dir", "free space")
-    done = millrace("up", "--brokers", "1", "--dir", str(tiny_disk / "c"), "--kafka-port", str(free_ports(1)[0]),
-                    "--http-port", str(free_ports(1)[0]), "--detach")
+    kafka, http = up_ports(brokers=1, captures=2)
+    done = millrace("up", "--brokers", "1", "--dir", str(tiny_disk / "c"), "--kafka-port", str(kafka),
+                    "--http-port", str(http), "--detach")
     refused(done, "broker.data_dir", "free space")
     assert list(tiny_disk.iterdir()) == []
 
@@ -137,10 +138,25 @@ def test_no_configuration_and_no_cluster_id(tmp_path: Path) -> None:
     refused(serve(config_file(tmp_path), broker=-1), "--id")
 
 
+def test_a_capture_refuses_bad_input_too(tmp_path: Path, taken_port: int) -> None:
+    def serve_capture(config: Path, capture: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
+        return millrace("serve", "capture", "--id", str(capture), "--config", str(config), **environ)
+
+    path = config_file(tmp_path)
+    refused(serve_capture(path, MILLRACE_CAPTURE__HTTP_PROT="1"), "capture.http_prot", "capture.http_port?")
+    refused(serve_capture(path, MILLRACE_CAPTURE__HTTP_PORT=str(taken_port)), "capture.http_port", "another port")
+    refused(serve_capture(path, MILLRACE_CAPTURE__BOOTSTRAP="broker-0"), "capture.bootstrap", "host:port")
+    refused(serve_capture(path, MILLRACE_CAPTURE__HOST="0.0.0.0"), "capture.advertised_host", "machine's name")
+    refused(serve_capture(path, capture=-1), "--id")
+    assert not (tmp_path / "data").exists()
+
+
 def test_A2_exit_codes_of_commands(tmp_path: Path) -> None:
-    refused(millrace("up", "--captures", "2", "--dir", str(tmp_path / "x")), "--captures 0")
+    refused(millrace("up", "--captures", "101", "--dir", str(tmp_path / "x")), "--captures", "0 to 100")
     refused(millrace("up", "--brokers", "0", "--dir", str(tmp_path / "x")), "--brokers")
     refused(millrace("status", "--dir", str(tmp_path / "x")), "millrace up", code=3)
     refused(millrace("topic", "list", "--dir", str(tmp_path / "x")), "millrace up", code=3)
+    refused(millrace("source", "list", "--dir", str(tmp_path / "x")), "millrace up", code=3)
+    refused(millrace("source", "create", "s", "--url", "postgresql://u:p@h/d", "--dir", str(tmp_path / "x")), "${env:")
     refused(millrace("nonsense"), "nonsense")
     assert not (tmp_path / "x").exists()

@@ -6,15 +6,18 @@ of the reader is left alone. `make` lines are only checked for their target: the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support_cluster import free_ports
+from support_cluster import up_ports
+from support_postgres import database, run, server_of
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -30,11 +33,35 @@ ALL = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in ALL if BLOCK.search(page.read_text())]
 
 
+SHOP = """
+CREATE TABLE orders (id bigint PRIMARY KEY, note text);
+CREATE TABLE tmp_orders (note text);
+INSERT INTO orders SELECT n, 'order ' || n FROM generate_series(1, 100) n;
+"""
+
+
+@contextlib.contextmanager
+def environment(page: Path) -> Iterator[dict[str, str]]:
+    """What a page's reader has: for pages about sources a database, by the variable they name."""
+    if "SHOP_URL" not in page.read_text():
+        yield dict(os.environ)
+        return
+    with server_of(15, {"max_slot_wal_keep_size": "1GB"}) as server, database(server) as name:
+        run(server.url(name), SHOP)
+        yield {**os.environ, "SHOP_URL": server.url(name)}
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_A5_documented_commands_work(page: Path, tmp_path: Path) -> None:
+    with environment(page) as environ:
+        work_through(page, tmp_path, environ)
+
+
+def work_through(page: Path, tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
-    base = free_ports(1)[0]
-    ports = f" --kafka-port {base} --http-port {base + 300}"
+    kafka, http = up_ports(brokers=5, captures=5)
+    ports = f" --kafka-port {kafka} --http-port {http}"
     started = False
     try:
         for command in commands(page):
@@ -44,7 +71,7 @@ def test_A5_documented_commands_work(page: Path, tmp_path: Path) -> None:
                 continue
             started = started or arguments[1] == "up"
             done = subprocess.run(command + (ports if arguments[1] == "up" else ""), shell=True, cwd=tmp_path,
-                                  env=os.environ, capture_output=True, text=True, timeout=90, check=False)
+                                  env=environ, capture_output=True, text=True, timeout=90, check=False)
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     finally:
         if started:
@@ -52,4 +79,4 @@ def test_A5_documented_commands_work(page: Path, tmp_path: Path) -> None:
 
 
 def test_the_pages_have_commands() -> None:
-    assert {"README.md", "operating.md"} <= {page.name for page in PAGES}
+    assert {"README.md", "operating.md", "sources.md"} <= {page.name for page in PAGES}

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from millrace.ops import processes
-from support_cluster import free_ports, wait_for
+from support_cluster import up_ports, wait_for
 
 
 class Up:
@@ -24,7 +24,7 @@ class Up:
 
     def __init__(self, where: Path) -> None:
         self.dir = where
-        self.kafka_port, self.http_port = _port_ranges()
+        self.kafka_port, self.http_port = up_ports(brokers=5)
 
     def millrace(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run([sys.executable, "-m", "millrace", *arguments, "--dir", str(self.dir)],
@@ -50,12 +50,6 @@ class Up:
 
     def log(self, name: str) -> str:
         return (self.dir / "logs" / name).read_text()
-
-
-def _port_ranges() -> tuple[int, int]:
-    """Two bases with room for brokers and links above them; `up` itself checks every port."""
-    base = free_ports(1)[0]
-    return base, base + 300
 
 
 @pytest.fixture(scope="module")

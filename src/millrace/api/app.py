@@ -58,11 +58,26 @@ class HttpServer:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._server.should_exit = True
+            self._server.leave()
             await self._task
 
 
 class _Guest(uvicorn.Server):
+    """Its own main loop wakes ten times a second, which costs an idle broker a tenth of what it may use."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        self.should_exit = True
+        self._leaving.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):      # renews the date header
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), timeout=1.0)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield

@@ -48,7 +48,7 @@ async def of_http(request: Request, error: Exception) -> Response:
 
 async def of_bug(request: Request, error: Exception) -> Response:
     log.error("request failed", path=request.url.path, exc_info=error)
-    return problem(500, MillraceError.code, "internal error; the broker's log has the details")
+    return problem(500, MillraceError.code, "internal error; the log of this process has the details")
 
 
 HANDLERS: dict[Any, Any] = {MillraceError: of_millrace, HTTPException: of_http, Exception: of_bug}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Literal
+
 from cyclopts import App
 
 from millrace.cli import bench_log
@@ -23,3 +26,26 @@ def log(*, quick: bool = False, out: str = "docs/benchmarks", seconds: float = 8
         Length of each throughput measurement.
     """
     bench_log.run(quick=quick, out=out, seconds=seconds)
+
+
+@app.command
+def source(*, peer: Literal["debezium"] | None = None, quick: bool = False, rows: int | None = None,
+           out: str = "docs/benchmarks", peer_dir: str = "~/.cache/millrace/peers") -> None:
+    """PostgreSQL into the log beside pg_recvlogical, single-row transactions, copies; writes source.md and source.json.
+
+    Parameters
+    ----------
+    peer
+        Also measure this peer on the same rows; debezium is installed by name into --peer-dir and needs a JDK.
+    quick
+        A twentieth of the rows: whether it works, not how fast it is.
+    rows
+        How many rows instead; single-row transactions are a fifth of them.
+    out
+        Directory of the report.
+    peer_dir
+        Where the peer's package is kept between runs.
+    """
+    from millrace.cli import bench_source  # PostgreSQL, Arrow: other commands start faster without them
+
+    bench_source.run(quick=quick, out=out, peer=peer, peer_dir=os.path.expanduser(peer_dir), rows=rows)

@@ -1,43 +1,52 @@
-"""The API of a cluster, asked by commands: any broker that answers will do."""
+"""The API of a cluster, asked by commands: any broker, or for sources any capture, that answers will do."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import time
-from typing import Any
+from typing import Any, Literal
 
 from millrace.cli.exits import BY_HTTP_STATUS, FAILED, UNREACHABLE, CommandFailed
 from millrace.cli.layout import Layout
+
+Kind = Literal["broker", "capture"]
 
 
 class Api:
     """Knows the HTTP addresses of the cluster in a directory."""
 
-    def __init__(self, addresses: list[tuple[str, int]], *, where: str) -> None:
+    def __init__(self, addresses: list[tuple[str, int]], *, where: str, kind: Kind = "broker") -> None:
         self._addresses = addresses
         self._where = where
+        self._kind = kind
 
     @classmethod
-    def of(cls, dir: str) -> Api:
-        children = Layout(dir).read_state()["children"]
-        return cls([_address(child["http"]) for child in children if child["pid"]], where=dir)
+    def of(cls, dir: str, kind: Kind = "broker") -> Api:
+        children = [child for child in Layout(dir).read_state()["children"] if child["kind"] == kind]
+        if not children:
+            raise CommandFailed(f"{dir}: runs without {kind}s; start it with: millrace up --{kind}s 2", UNREACHABLE)
+        return cls([_address(child["http"]) for child in children if child["pid"]], where=dir, kind=kind)
 
     def ask(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
         """The body of the first answer; a refusal ends the command with the code that fits it."""
-        last = "nothing runs"
+        if not self._addresses:
+            raise CommandFailed(f"{self._where}: stopped; start it with: millrace up --dir {self._where}", UNREACHABLE)
+        last, answered = "", False
         for host, port in self._addresses:
             try:
                 status, answer = request(host, port, method, path, body, timeout_s=timeout_s)
             except OSError as error:
-                last = f"{host}:{port}: {error}"
+                last = last if answered else f"{host}:{port}: {error}"
                 continue
             if status < 400:
                 return answer
-            last = str(answer.get("error_msg", answer)) if isinstance(answer, dict) else str(answer)
+            last, answered = str(answer.get("error_msg", answer)) if isinstance(answer, dict) else str(answer), True
             if status not in (502, 503, 421):
                 raise CommandFailed(last, BY_HTTP_STATUS.get(status, FAILED))
-        raise CommandFailed(f"{self._where}: no broker answers ({last}); see: millrace status", UNREACHABLE)
+        if answered:
+            raise CommandFailed(f"{last}; try again later, or see: millrace status", UNREACHABLE)
+        raise CommandFailed(f"{self._where}: no {self._kind} answers ({last}); see: millrace status", UNREACHABLE)
 
 
 def request(

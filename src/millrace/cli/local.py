@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from millrace.cli.client import Api, request
+from millrace.cli.client import Api, Kind, request
 from millrace.cli.exits import FAILED, TIMED_OUT, CommandFailed
 from millrace.cli.layout import Layout
-from millrace.cli.up import BROKER_HTTP_OFFSET, gather_status
+from millrace.cli.status import gather_status
+from millrace.cli.up import BROKER_HTTP_OFFSET
 from millrace.ops.config import LINK_PORT_OFFSET
 
 PORT_TRIES = 100
@@ -26,15 +27,17 @@ PORT_TRIES = 100
 class LocalCluster:
     """`settings`: configuration overrides as `MILLRACE_SECTION__KEY`."""
 
-    def __init__(self, brokers: int = 3, *, settings: Mapping[str, str] | None = None, dir: str | None = None) -> None:
+    def __init__(self, brokers: int = 3, *, captures: int = 0, settings: Mapping[str, str] | None = None,
+                 dir: str | None = None) -> None:
         self.dir = tempfile.mkdtemp(prefix="millrace-", dir=dir)
         self.brokers = brokers
+        self.captures = captures
         self._environ = {**os.environ, **(settings or {})}
 
     def __enter__(self) -> LocalCluster:
-        kafka_port, http_port = _free_ports(self.brokers)
-        command = ["up", "--brokers", str(self.brokers), "--dir", self.dir, "--kafka-port", str(kafka_port),
-                   "--http-port", str(http_port), "--detach"]
+        kafka_port, http_port = free_ports(self.brokers, captures=self.captures)
+        command = ["up", "--brokers", str(self.brokers), "--captures", str(self.captures), "--dir", self.dir,
+                   "--kafka-port", str(kafka_port), "--http-port", str(http_port), "--detach"]
         try:
             self._millrace(command)
         except BaseException:
@@ -59,8 +62,8 @@ class LocalCluster:
 
     # -- look and harm -----------------------------------------------------------------------------------------------
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        return Api.of(self.dir).ask(method, path, body)
+    def ask(self, method: str, path: str, body: Any = None, *, kind: Kind = "broker") -> Any:
+        return Api.of(self.dir, kind).ask(method, path, body)
 
     def status(self) -> dict[str, Any]:
         return gather_status(Layout(self.dir))
@@ -93,6 +96,11 @@ class LocalCluster:
         os.kill(pid, signal.SIGKILL)
         return pid
 
+    def kill_capture(self, capture: int) -> int:
+        pid: int = self.status()["captures"][capture]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
     def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while True:
@@ -106,13 +114,14 @@ class LocalCluster:
             time.sleep(0.05)
 
 
-def _free_ports(brokers: int) -> tuple[int, int]:
+def free_ports(brokers: int, *, captures: int = 0) -> tuple[int, int]:
     """First Kafka port and first HTTP port such that every port derived from them is free."""
     for attempt in range(PORT_TRIES):
         base = 21_000 + (os.getpid() * 7 + attempt * 311) % 10_000
         http_port = base + 3 * LINK_PORT_OFFSET
         wanted = [base + n for n in range(brokers)] + [base + LINK_PORT_OFFSET + n for n in range(brokers)]
         wanted += [http_port + BROKER_HTTP_OFFSET + n for n in range(brokers)]
+        wanted += [http_port + n for n in range(captures)]
         if all(_is_free(port) for port in wanted):
             return base, http_port
     raise CommandFailed(f"found no free range of ports in {PORT_TRIES} tries")

@@ -9,7 +9,7 @@ import cyclopts
 from cyclopts import App
 
 from millrace import __version__
-from millrace.cli import bench, broker, demo, serve, topic, up
+from millrace.cli import bench, broker, capture, demo, doctor, serve, source, status, table, topic, up
 from millrace.cli.exits import USAGE, CommandFailed, code_of
 from millrace.errors import MillraceError
 
@@ -21,10 +21,14 @@ app = App(
 )
 app.command(up.up)
 app.command(up.down)
-app.command(up.status)
+app.command(status.status)
 app.command(serve.app)
 app.command(broker.app)
 app.command(topic.app)
+app.command(capture.app)
+app.command(source.app)
+app.command(table.app)
+app.command(doctor.doctor)
 app.command(demo.demo)
 app.command(bench.app)
 

@@ -1,4 +1,4 @@
-"""`millrace serve broker`: one process, for services, containers and the supervisor."""
+"""`millrace serve broker|capture`: one process, for services, containers and the supervisor."""
 
 from __future__ import annotations
 
@@ -37,3 +37,26 @@ def broker(*, id: int, config: str = "millrace.yaml") -> None:
     path = None if settings.logs_dir == "-" else os.path.join(settings.logs_dir, f"broker-{id}.log")
     logs.configure(settings.logging, path=path)
     asyncio.run(node.serve_broker(settings, id))
+
+
+@app.command
+def capture(*, id: int, config: str = "millrace.yaml") -> None:
+    """Run one capture until SIGTERM; its readers go to the others.
+
+    Parameters
+    ----------
+    id
+        Number of the capture, from 0; no two running captures have the same.
+    config
+        Configuration file; see docs/configuration.md.
+    """
+    die_with_supervisor()
+    from millrace import node
+
+    if id < 0:
+        raise ConfigError(f"--id: {id}: capture ids count from 0")
+    settings = configuration.load(config)
+    preflight.check_capture(settings)
+    path = None if settings.logs_dir == "-" else os.path.join(settings.logs_dir, f"capture-{id}.log")
+    logs.configure(settings.logging, path=path)
+    asyncio.run(node.serve_capture(settings, id))

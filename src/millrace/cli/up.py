@@ -1,4 +1,4 @@
-"""`millrace up | down | status`: a whole cluster on this machine, owned by one supervisor process."""
+"""`millrace up | down`: a whole cluster on this machine, owned by one supervisor process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from millrace.cli.client import Api, request
-from millrace.cli.exits import FAILED, TIMED_OUT, UNHEALTHY, USAGE, CommandFailed, code_of
+from millrace.cli.client import request
+from millrace.cli.exits import FAILED, TIMED_OUT, USAGE, CommandFailed, code_of
 from millrace.cli.layout import Layout
-from millrace.cli.output import Form, console, show, table_of
+from millrace.cli.output import console, table_of
 from millrace.errors import ConfigError, MillraceError
 from millrace.ops import config as configuration
 from millrace.ops import logging as logs
@@ -32,6 +32,8 @@ from millrace.ops.supervisor import ChildSpec, FailedToStart, Supervisor, write_
 READY_S = 60.0
 STOP_S = 15.0            # longer than a broker's own grace for a clean stop
 BROKER_HTTP_OFFSET = 100
+CAPTURES_MAX = BROKER_HTTP_OFFSET      # their HTTP ports end where those of brokers begin
+FIRST_START = {"brokers": 3, "captures": 2, "http_port": 8300, "kafka_port": 9092}
 HEADER = "Configuration of this cluster; docs/configuration.md explains the keys. `millrace up` never changes it again."
 
 
@@ -43,42 +45,49 @@ class Plan:
     text: str                  # of the configuration file
     is_new: bool
     brokers: list[Config]      # one per broker, ports included
+    captures: list[Config]     # one per capture
+    ports: tuple[int, int]     # first HTTP port, first Kafka port
 
 
 def up(
     *,
-    brokers: int = 3,
-    captures: int = 0,
+    brokers: int | None = None,
+    captures: int | None = None,
     dir: str = ".millrace",
-    http_port: int = 8300,
-    kafka_port: int = 9092,
+    http_port: int | None = None,
+    kafka_port: int | None = None,
     store: str | None = None,
     detach: bool = False,
     report_fd: Annotated[int | None, Parameter(show=False)] = None,
 ) -> None:
-    """Start brokers on this machine and look after them until Ctrl-C or `millrace down`.
+    """Start brokers and captures on this machine and look after them until Ctrl-C or `millrace down`. Numbers and ports
+    that are not given are those of the last start in --dir.
 
     Parameters
     ----------
     brokers
-        Number of brokers. Broker n serves Kafka at --kafka-port + n, HTTP at --http-port + 100 + n.
+        Number of brokers; at first 3. Broker n serves Kafka at --kafka-port + n, HTTP at --http-port + 100 + n.
     captures
-        Number of captures. Captures come with a later version: only 0 is accepted now.
+        Number of captures, the processes that read databases; at first 2. One of them is the coordinator. Capture n
+        serves HTTP at --http-port + n.
     dir
         Directory of the cluster: configuration, data, logs, state.
     http_port
-        First HTTP port of captures; brokers count from 100 above it.
+        First HTTP port of captures, at first 8300; brokers count from 100 above it.
     kafka_port
-        First Kafka port; links between brokers count from 100 above it.
+        First Kafka port, at first 9092; links between brokers count from 100 above it.
     store
         Where metadata lives: sqlite (the default) or etcd://host:port/prefix.
     detach
-        Return when all brokers are ready and leave them running.
+        Return when all of them are ready and leave them running.
     """
     report = Report(report_fd)
     try:
-        plan = make_plan(brokers=brokers, captures=captures, dir=dir, http_port=http_port, kafka_port=kafka_port,
-                         store=store)
+        last = last_start(Layout(dir))
+        plan = make_plan(
+            brokers=_first(brokers, last["brokers"]), captures=_first(captures, last["captures"]), dir=dir,
+            http_port=_first(http_port, last["http_port"]), kafka_port=_first(kafka_port, last["kafka_port"]),
+            store=store)
         if detach:
             _detach(plan)
         else:
@@ -106,53 +115,54 @@ def down(*, dir: str = ".millrace") -> None:
     console().print(f"{dir}: stopped")
 
 
-def status(*, dir: str = ".millrace", output: Annotated[Form, Parameter(alias="-o")] = "table",
-           check: bool = False) -> None:
-    """Show brokers, their pids and their liveness, and who is controller.
-
-    Parameters
-    ----------
-    dir
-        Directory of the cluster.
-    output
-        Form of the output.
-    check
-        Exit 10 unless every broker is alive and every partition has a leader and all its replicas.
-    """
-    layout = Layout(dir)
-    found = gather_status(layout)
-    columns = ("broker", "pid", "kafka", "http", "liveness", "controller", "leads", "replicas", "restarts")
-    rows = [(b["id"], b["pid"], b["address"], b["http"], b["liveness"], "yes" if b["is_controller"] else "",
-             b["leaders"], b["replicas"], b["restarts"]) for b in found["brokers"]]
-    show(found, output, table_of(columns, rows))
-    if not layout.is_up() or (check and not found["healthy"]):
-        raise SystemExit(UNHEALTHY)
-
-
 # -- plan --------------------------------------------------------------------------------------------------------
+
+
+def last_start(layout: Layout) -> dict[str, int]:
+    """What the last `up` in this directory started with: clients and data are where it put them."""
+    try:
+        children = layout.read_state()["children"]
+    except CommandFailed:
+        return dict(FIRST_START)
+    brokers = [child for child in children if child["kind"] == "broker"]
+    return {"brokers": len(brokers), "captures": len(children) - len(brokers),
+            "http_port": _port(brokers[0]["http"]) - BROKER_HTTP_OFFSET, "kafka_port": _port(brokers[0]["address"])}
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _first(given: int | None, otherwise: int) -> int:
+    return otherwise if given is None else given
 
 
 def make_plan(*, brokers: int, captures: int, dir: str, http_port: int, kafka_port: int, store: str | None) -> Plan:
     """Everything that can be wrong is found here, with nothing written yet."""
-    if captures != 0:
-        raise CommandFailed(f"--captures: {captures}: captures come with a later version; use --captures 0", USAGE)
+    if not 0 <= captures <= CAPTURES_MAX:
+        raise CommandFailed(f"--captures: {captures}: use 0 to {CAPTURES_MAX}", USAGE)
     if not 1 <= brokers <= preflight.BROKERS_PER_MACHINE_MAX:
         raise CommandFailed(f"--brokers: {brokers}: use 1 to {preflight.BROKERS_PER_MACHINE_MAX}", USAGE)
     layout = Layout(dir)
     layout.refuse_if_up()
     is_new = not os.path.exists(layout.config)
     text = _new_config(store) if is_new else _read(layout.config)
-    configs = []
-    for broker in range(brokers):
-        environ = {**os.environ, **_overrides(broker, http_port=http_port, kafka_port=kafka_port)}
-        config = configuration.parse(text, environ=environ, where=layout.config)
-        configs.append(configuration.anchored(config, os.path.abspath(dir)))
+
+    def configured(overrides: dict[str, str]) -> Config:
+        config = configuration.parse(text, environ={**os.environ, **overrides}, where=layout.config)
+        return configuration.anchored(config, os.path.abspath(dir))
+
+    configs = [configured(_overrides(n, http_port=http_port, kafka_port=kafka_port)) for n in range(brokers)]
+    bootstrap = ",".join(_kafka_address(c) for c in configs)
+    readers = [configured(_capture_overrides(n, http_port=http_port, bootstrap=bootstrap)) for n in range(captures)]
     if not is_new and store is not None and _store_url(store) != configs[0].store.url:
         raise ConfigError(f"store.url: {layout.config} says {configs[0].store.url or 'sqlite'!r}, --store says "
                           f"{store!r}; leave --store out, or use another --dir")
     for broker, config in enumerate(configs):
         preflight.check_broker(config, broker)
-    return Plan(layout, text, is_new, configs)
+    for config in readers:
+        preflight.check_capture(config)
+    return Plan(layout, text, is_new, configs, readers, (http_port, kafka_port))
 
 
 def _new_config(store: str | None) -> str:
@@ -182,6 +192,14 @@ def _overrides(broker: int, *, http_port: int, kafka_port: int) -> dict[str, str
     }
 
 
+def _capture_overrides(capture: int, *, http_port: int, bootstrap: str) -> dict[str, str]:
+    return {"MILLRACE_CAPTURE__HTTP_PORT": str(http_port + capture), "MILLRACE_CAPTURE__BOOTSTRAP": bootstrap}
+
+
+def _kafka_address(config: Config) -> str:
+    return f"{config.advertised_host}:{config.broker.kafka_port}"
+
+
 # -- the supervisor ----------------------------------------------------------------------------------------------
 
 
@@ -198,7 +216,9 @@ async def _supervise(plan: Plan, report: Report) -> None:
     stop = asyncio.Event()
     for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(sig, stop.set)
-    supervisor = Supervisor([_child(plan, broker) for broker in range(len(plan.brokers))], state_path=layout.state,
+    children = [_broker_child(plan, n) for n in range(len(plan.brokers))]
+    children += [_capture_child(plan, n) for n in range(len(plan.captures))]
+    supervisor = Supervisor(children, state_path=layout.state,
                             about={"cluster_id": str(plan.brokers[0].cluster.id)}, stop_s=STOP_S)
     try:
         if await _started(supervisor, stop):
@@ -236,32 +256,39 @@ def _failure(error: FailedToStart | TimeoutError) -> CommandFailed:
     return CommandFailed(str(error), FAILED)
 
 
-def _child(plan: Plan, broker: int) -> ChildSpec:
-    config = plan.brokers[broker]
-    address = f"{config.advertised_host}:{config.broker.kafka_port}"
-    http = f"{config.broker.host}:{config.broker.http_port}"
-    environ = {
-        **os.environ,
+def _broker_child(plan: Plan, n: int) -> ChildSpec:
+    config = plan.brokers[n]
+    overrides = {
         "MILLRACE_BROKER__KAFKA_PORT": str(config.broker.kafka_port),
         "MILLRACE_BROKER__LINK_PORT": str(config.link_port),
         "MILLRACE_BROKER__HTTP_PORT": str(config.broker.http_port),
     }
+    return _child(plan, "broker", n, (config.broker.host, config.broker.http_port), overrides,
+                  {"address": _kafka_address(config), "data_dir": config.data_dir(n)})
 
+
+def _capture_child(plan: Plan, n: int) -> ChildSpec:
+    config = plan.captures[n].capture
+    overrides = _capture_overrides(n, http_port=plan.ports[0], bootstrap=",".join(config.bootstrap))
+    return _child(plan, "capture", n, (config.host, config.http_port), overrides,
+                  {"address": f"{plan.captures[n].capture_host}:{config.http_port}"})
+
+
+def _child(plan: Plan, kind: str, n: int, http: tuple[str, int], overrides: dict[str, str],
+           about: dict[str, Any]) -> ChildSpec:
     async def is_ready() -> bool:
         with contextlib.suppress(OSError):
-            return (await asyncio.to_thread(
-                request, config.broker.host, config.broker.http_port, "GET", "/readyz", timeout_s=2))[0] == 200
+            return (await asyncio.to_thread(request, *http, "GET", "/readyz", timeout_s=2))[0] == 200
         return False
 
     return ChildSpec(
-        name=f"broker-{broker}",
-        command=(sys.executable, "-m", "millrace", "serve", "broker", "--id", str(broker), "--config",
+        name=f"{kind}-{n}",
+        command=(sys.executable, "-m", "millrace", "serve", kind, "--id", str(n), "--config",
                  os.path.abspath(plan.layout.config)),
-        environ=environ,
-        stderr_path=os.path.join(plan.layout.logs, f"broker-{broker}.stderr"),
+        environ={**os.environ, **overrides},
+        stderr_path=os.path.join(plan.layout.logs, f"{kind}-{n}.stderr"),
         is_ready=is_ready,
-        about={"kind": "broker", "id": broker, "address": address, "http": http,
-               "data_dir": config.data_dir(broker)},
+        about={"kind": kind, "id": n, "http": f"{http[0]}:{http[1]}", **about},
     )
 
 
@@ -270,11 +297,14 @@ def _print_ready(plan: Plan) -> None:
     out.print(table_of(("broker", "kafka", "http"), [
         (n, f"{c.advertised_host}:{c.broker.kafka_port}", f"http://{c.broker.host}:{c.broker.http_port}/metrics")
         for n, c in enumerate(plan.brokers)]))
+    if plan.captures:
+        out.print(table_of(("capture", "http"), [
+            (n, f"http://{c.capture.host}:{c.capture.http_port}/api/v2/sources") for n, c in enumerate(plan.captures)]))
     out.print(f"ready; bootstrap.servers={_bootstrap(plan)}; Ctrl-C stops")
 
 
 def _bootstrap(plan: Plan) -> str:
-    return ",".join(f"{c.advertised_host}:{c.broker.kafka_port}" for c in plan.brokers)
+    return ",".join(_kafka_address(c) for c in plan.brokers)
 
 
 @dataclass(slots=True)
@@ -294,10 +324,10 @@ class Report:
 def _detach(plan: Plan) -> None:
     """Starts the supervisor as its own session and returns what it reports."""
     reader, writer = os.pipe()
-    first = plan.brokers[0].broker
-    command = [sys.executable, "-m", "millrace", "up", "--brokers", str(len(plan.brokers)), "--dir", plan.layout.dir,
-               "--http-port", str(first.http_port - BROKER_HTTP_OFFSET), "--kafka-port", str(first.kafka_port),
-               "--report-fd", str(writer)]
+    http_port, kafka_port = plan.ports
+    command = [sys.executable, "-m", "millrace", "up", "--brokers", str(len(plan.brokers)),
+               "--captures", str(len(plan.captures)), "--dir", plan.layout.dir, "--http-port", str(http_port),
+               "--kafka-port", str(kafka_port), "--report-fd", str(writer)]
     if plan.is_new and plan.brokers[0].store.url:
         command += ["--store", plan.brokers[0].store.url]
     subprocess.Popen(command, pass_fds=(writer,), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -310,7 +340,9 @@ def _detach(plan: Plan) -> None:
         answer = json.loads(raw)
     if "error" in answer:
         raise CommandFailed(answer["error"], answer["code"])
-    console().print(f"{plan.layout.dir}: {len(plan.brokers)} brokers ready; bootstrap.servers={_bootstrap(plan)}")
+    captures = f" and {len(plan.captures)} captures" if plan.captures else ""
+    console().print(f"{plan.layout.dir}: {len(plan.brokers)} brokers{captures} ready; "
+                    f"bootstrap.servers={_bootstrap(plan)}")
 
 
 @contextlib.contextmanager
@@ -327,56 +359,3 @@ def _kill_children(layout: Layout) -> None:
         if child["pid"] and processes.send(child["pid"], child["start_time"], signal.SIGKILL):
             while processes.is_running(child["pid"], child["start_time"]):
                 time.sleep(0.02)
-
-
-# -- status ------------------------------------------------------------------------------------------------------
-
-
-def gather_status(layout: Layout) -> dict[str, Any]:
-    """The supervisor's view of processes joined with the cluster's view of brokers."""
-    state = layout.read_state()
-    is_up = layout.is_up()
-    seen: dict[str, Any] = {}
-    if is_up:
-        with contextlib.suppress(CommandFailed):
-            seen = Api.of(layout.dir).ask("GET", "/api/v2/brokers", timeout_s=3)
-    by_id = {item["id"]: item for item in seen.get("items", [])}
-    controller = seen.get("controller")
-    brokers = [_broker_status(child, by_id.get(child["id"]), controller, is_up=is_up) for child in state["children"]]
-    offline, under = seen.get("offline_partitions"), seen.get("under_replicated_partitions")
-    return {
-        "brokers": brokers,
-        "captures": [],
-        "controller": controller,
-        "coordinator": None,
-        "cluster_id": state["cluster_id"],
-        "supervisor": {"pid": state["supervisor"]["pid"] if is_up else None},
-        "offline_partitions": offline,
-        "under_replicated_partitions": under,
-        "healthy": controller is not None and all(b["liveness"] == "alive" for b in brokers) and not (offline or under),
-    }
-
-
-def _broker_status(child: dict[str, Any], seen: dict[str, Any] | None, controller: int | None, *,
-                   is_up: bool) -> dict[str, Any]:
-    alive = is_up and child["pid"] is not None and processes.is_running(child["pid"], child["start_time"])
-    if not alive:
-        liveness = "dead"
-    elif seen is None:
-        liveness = "starting"
-    else:
-        liveness = seen["liveness"]
-    return {
-        "id": child["id"],
-        "pid": child["pid"] if alive else None,
-        "address": child["address"],
-        "http": child["http"],
-        "liveness": liveness,
-        "is_controller": alive and child["id"] == controller,
-        "incarnation": seen["incarnation"] if seen else None,
-        "leaders": seen["leaders"] if seen else None,
-        "replicas": seen["replicas"] if seen else None,
-        "state": child["state"],
-        "restarts": child["restarts"],
-        "last_exit": child["last_exit"],
-    }

@@ -117,6 +117,29 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ))] = limits.CONNECTIONS_MAX
 
 
+class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    host: Annotated[str, Meta(min_length=1, description="Address that HTTP of a capture binds to.")] = "127.0.0.1"
+    advertised_host: Annotated[str, Meta(description=(
+        "Host name under which the other captures reach this one. Empty: `capture.host`."
+    ))] = ""
+    http_port: Annotated[Port, Meta(description=(
+        "Port of a capture's HTTP: `/metrics`, `/livez`, `/readyz`, `/api/v2` with sources."
+    ))] = 8300
+    bootstrap: Annotated[tuple[str, ...], Meta(description=(
+        "Brokers to start from, as host:port; the others are learned from them. Empty: the broker of this file. As an "
+        "environment variable: separated by commas."
+    ))] = ()
+    tenure_s: Annotated[float, Meta(gt=0, description=(
+        "The coordinator's office changes hands when it was not renewed for this long."
+    ))] = limits.TENURE_S
+    session_s: Annotated[float, Meta(gt=0, description=(
+        "A capture that has not renewed its lease for this long counts as gone."
+    ))] = limits.SESSION_S
+    copy_processes: Annotated[int, Meta(ge=1, le=64, description=(
+        "Processes that copy tables at the same time, per source."
+    ))] = 2
+
+
 class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dir: Annotated[str, Meta(description=(
         "Directory of the processes' own logs. Empty: `<cluster.dir>/logs`. `-`: standard error, for containers."
@@ -134,6 +157,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cluster: ClusterConfig = ClusterConfig()
     store: StoreConfig = StoreConfig()
     broker: BrokerConfig = BrokerConfig()
+    capture: CaptureConfig = CaptureConfig()
     logging: LoggingConfig = LoggingConfig()
 
     @property
@@ -151,6 +175,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def advertised_host(self) -> str:
         return self.broker.advertised_host or self.broker.host
+
+    @property
+    def bootstrap(self) -> tuple[str, ...]:
+        return self.capture.bootstrap or (f"{self.advertised_host}:{self.broker.kafka_port}",)
+
+    @property
+    def capture_host(self) -> str:
+        return self.capture.advertised_host or self.capture.host
 
     def data_dir(self, broker_id: int) -> str:
         return self.broker.data_dir or os.path.join(self.cluster.dir, f"broker-{broker_id}")
@@ -220,6 +252,13 @@ def check(config: Config) -> None:
             raise ConfigError(f"broker.{name}: {port} is also {twin}; give each listener its own port")
         if port > 65535:
             raise ConfigError(f"broker.{name}: {port} is above 65535; set it, or lower kafka_port")
+    if config.capture_host in ("0.0.0.0", "::"):
+        raise ConfigError(f"capture.advertised_host: missing; nobody can dial {config.capture.host}: give this "
+                          f"machine's name")
+    for address in config.capture.bootstrap:
+        host, colon, port_text = address.rpartition(":")
+        if not (host and colon and port_text.isdigit() and 0 < int(port_text) < 65536):
+            raise ConfigError(f"capture.bootstrap: {address!r} is not host:port; write for example 10.0.0.5:9092")
     if config.store.url and not config.store.url.startswith(("sqlite:", "etcd://")):
         raise ConfigError("store.url: unknown kind of store; use sqlite:/path or etcd://host:port/prefix")
 
@@ -242,6 +281,8 @@ def description(section: str, key: str) -> str:
 def rule(section: str, key: str) -> str:
     """The type of a key with its bounds, for the reference page."""
     meta = _meta(section, key)
+    if meta.get("type") == "array":
+        return "list of text"
     if "enum" in meta:
         return " or ".join(f"`{value}`" for value in meta["enum"])
     kind = {"integer": "whole number", "number": "number", "boolean": "true or false"}.get(meta.get("type", ""), "text")
@@ -287,6 +328,8 @@ def _overridden(config: Config, environ: Mapping[str, str]) -> Config:
 
 def _from_text(name: str, text: str, field: msgspec.structs.FieldInfo) -> Any:
     try:
+        if field.name == "bootstrap":
+            return msgspec.convert([part.strip() for part in text.split(",") if part.strip()], field.type)
         return msgspec.convert(text, field.type, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"environment variable {name}: {_explain(error)}") from None

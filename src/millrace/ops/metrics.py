@@ -23,10 +23,10 @@ class Measure(NamedTuple):
 
 PARTITION = ("topic", "partition")
 
-METRICS: dict[str, Measure] = {
+BROKER_METRICS: dict[str, Measure] = {
     # -- membership
     "millrace_broker_info": Measure(GAUGE, "Always 1; labels name the broker.", ("broker", "version", "flush")),
-    "millrace_ready": Measure(GAUGE, "1 while the broker should get clients."),
+    "millrace_ready": Measure(GAUGE, "1 while the process should get clients."),
     "millrace_lease_valid": Measure(GAUGE, "1 while this broker may accept writes as leader."),
     "millrace_lease_losses_total": Measure(COUNTER, "Leases that ended without a fresh answer."),
     "millrace_session_seconds": Measure(GAUGE, "Configured session time-out."),
@@ -97,6 +97,51 @@ METRICS: dict[str, Measure] = {
     "millrace_disk_free_bytes": Measure(GAUGE, "Free bytes of the disk under the data directory."),
     "millrace_disk_total_bytes": Measure(GAUGE, "Size of the disk under the data directory."),
 }
+
+SOURCE = ("source",)
+
+CAPTURE_METRICS: dict[str, Measure] = {
+    "millrace_capture_info": Measure(GAUGE, "Always 1; labels name the capture.", ("capture", "version")),
+    "millrace_ready": BROKER_METRICS["millrace_ready"],
+    "millrace_capture_lease_valid": Measure(GAUGE, "1 while the store has confirmed that this capture lives."),
+    "millrace_is_coordinator": Measure(GAUGE, "1 on the capture that holds the coordinator's office."),
+    "millrace_coordinator_tenures_total": Measure(COUNTER, "Times this capture won the coordinator's office."),
+    # -- on the coordinator: every source
+    "millrace_sources": Measure(GAUGE, "On the coordinator: sources by state.", ("state",)),
+    "millrace_source_streaming": Measure(GAUGE, "1 while the source's changes flow into the log.", SOURCE),
+    "millrace_source_state_age_seconds": Measure(GAUGE, "How long the source has been in its state.",
+                                                 ("source", "state")),
+    "millrace_source_epoch": Measure(GAUGE, "Reader epoch: each life of a reader has a higher one.", SOURCE),
+    "millrace_source_reader_failures_total": Measure(COUNTER, "Lives of the source's reader that ended by an error, "
+                                                     "since this capture is coordinator.", SOURCE),
+    # -- where its reader runs; numbers count from the reader's start
+    "millrace_source_generation": Measure(GAUGE, "Raised when the source's history breaks.", SOURCE),
+    "millrace_source_rows_total": Measure(COUNTER, "Changes appended to the log.", SOURCE),
+    "millrace_source_bytes_total": Measure(COUNTER, "Bytes of changes appended to the log.", SOURCE),
+    "millrace_source_batches_total": Measure(COUNTER, "Records appended to the log.", SOURCE),
+    "millrace_source_transactions_total": Measure(COUNTER, "Transactions appended to the log.", SOURCE),
+    "millrace_source_marks_total": Measure(COUNTER, "Resolved marks written.", SOURCE),
+    "millrace_source_resolved_lsn": Measure(
+        GAUGE, "All changes up to this position are in the log, as one number: the WAL's bytes; exact up to 8 PiB.",
+        SOURCE),
+    "millrace_source_server_lsn": Measure(GAUGE, "End of the server's WAL, as it last said.", SOURCE),
+    "millrace_source_lag_seconds": Measure(GAUGE, "Age of the oldest change that is not yet in the log.", SOURCE),
+    "millrace_source_lag_bytes": Measure(GAUGE, "WAL of the server behind the resolved position.", SOURCE),
+    "millrace_source_pending_bytes": Measure(GAUGE, "Handed to the log and not yet acknowledged.", SOURCE),
+    "millrace_source_reconnects_total": Measure(COUNTER, "Connections to the database that ended.", SOURCE),
+    "millrace_source_spooled_bytes": Measure(GAUGE, "Of large transactions that have not committed.", SOURCE),
+    "millrace_source_retained_wal_bytes": Measure(GAUGE, "WAL that the server keeps for the source's slot.", SOURCE),
+    "millrace_source_wal_budget_bytes": Measure(
+        GAUGE, "How much WAL the slot may retain before the server throws it away, or a warning is due.", SOURCE),
+    "millrace_source_wal_full_seconds": Measure(
+        GAUGE, "Time until the budget is used up at the present rate; absent while it does not fill.", SOURCE),
+    "millrace_source_slot_lost": Measure(GAUGE, "1 when the server has thrown away WAL that the slot needed.", SOURCE),
+    "millrace_source_tables": Measure(GAUGE, "Tables of the source by state.", ("source", "state")),
+    "millrace_source_copies": Measure(GAUGE, "Copies of tables by state.", ("source", "state")),
+    "millrace_source_copy_ratio": Measure(GAUGE, "Share that is done of a copy under way.", ("source", "copy")),
+}
+
+METRICS: dict[str, Measure] = {**BROKER_METRICS, **CAPTURE_METRICS}
 
 LATENCY_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 

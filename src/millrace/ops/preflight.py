@@ -1,4 +1,4 @@
-"""What can be known to be wrong before a broker starts, found without writing anything.
+"""What can be known to be wrong before a process starts, found without writing anything.
 
 In: a checked configuration. Out: nothing, or one ConfigError that names the key and the remedy: a port that is taken, a
 data directory of another broker or cluster, a full disk.
@@ -30,13 +30,20 @@ def check_broker(config: Config, broker_id: int) -> None:
     check_disk(path, broker.disk_free_min_bytes)
 
 
+def check_capture(config: Config) -> None:
+    if config.cluster.id is None:
+        raise ConfigError("cluster.id: missing; give every process the same UUID (`millrace up` makes one)")
+    check_port("capture.http_port", config.capture.host, config.capture.http_port)
+
+
 def check_port(key: str, host: str, port: int) -> None:
     """Binds and lets go: whoever takes the port in between is noticed by the listener itself."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except socket.gaierror as error:
-        raise ConfigError(f"broker.host: {host}: {error.strerror}; use an address of this machine") from None
+        section = key.partition(".")[0]
+        raise ConfigError(f"{section}.host: {host}: {error.strerror}; use an address of this machine") from None
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -50,7 +57,7 @@ def port_error(key: str, host: str, port: int, error: OSError) -> ConfigError:
     if error.errno == errno.EADDRINUSE:
         return ConfigError(f"{key}: {host}:{port} is taken by another process; stop it or choose another port")
     if error.errno == errno.EADDRNOTAVAIL:
-        return ConfigError(f"broker.host: {host} is no address of this machine; choose one that is")
+        return ConfigError(f"{key.partition('.')[0]}.host: {host} is no address of this machine; choose one that is")
     return ConfigError(f"{key}: cannot listen on {host}:{port}: {error.strerror}; choose another port")
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from millrace.core.backoff import wait_after
 from millrace.ops import processes
 from millrace.ops.logging import get_logger
 
@@ -45,8 +46,7 @@ class Backoff:
     def failed(self, *, ran_s: float) -> float:
         """The wait before the next start of a child that ran `ran_s` seconds."""
         self.failures = 1 if ran_s >= STEADY_S else self.failures + 1
-        whole = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** (self.failures - 1))
-        return self.uniform(whole / 2, whole)
+        return self.uniform(*wait_after(self.failures, first_s=BACKOFF_MIN_S, most_s=BACKOFF_MAX_S))
 
 
 @dataclass(frozen=True, slots=True)

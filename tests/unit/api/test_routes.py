@@ -16,7 +16,7 @@ from millrace.api.peers import get_json
 from millrace.log.kafka.server import KafkaServer
 from millrace.model.ids import TopicPartition
 from millrace.model.records import Endpoint
-from millrace.ops.metrics import METRICS
+from millrace.ops.metrics import BROKER_METRICS
 from support_brokers import Brokers, batch, free_ports
 
 Body = Callable[[httpx.AsyncClient, Brokers], Awaitable[None]]
@@ -138,7 +138,7 @@ def test_L26_metrics_are_those_of_the_table(tmp_path: Path) -> None:
         await brokers.produce(TopicPartition(topic_id, 0), b"a")
         text = (await client.get("/metrics")).text
         shown = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE millrace_")}
-        assert shown == set(METRICS)
+        assert shown == set(BROKER_METRICS)
         assert "millrace_partitions 2.0" in text
         assert "millrace_offline_partitions 0.0" in text
         assert 'millrace_partition_leader_epoch{partition="0",topic="t"} 0.0' in text

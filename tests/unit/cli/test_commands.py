@@ -18,6 +18,7 @@ from millrace.cli.exits import CommandFailed, code_of
 from millrace.cli.layout import Layout
 from millrace.cli.main import run
 from millrace.cli.output import show, table_of
+from millrace.cli.up import FIRST_START, last_start
 
 
 @pytest.mark.parametrize(("error", "code"), [
@@ -32,6 +33,8 @@ def test_A2_every_error_has_its_exit_code(error: Exception, code: int) -> None:
 
 @pytest.mark.parametrize("arguments", [
     ["nonsense"], ["up", "--brokers", "many"], ["up", "--unknown"], ["topic", "create"], ["status", "-o", "xml"],
+    ["source", "create", "shop"], ["source", "create", "shop", "--url"], ["source", "get"], ["table", "copy", "a.b"],
+    ["doctor"], ["up", "--captures", "-1"], ["source", "create", "shop", "--url", "postgresql://u:geheim@h/d"],
 ])
 def test_A2_wrong_use_is_one_line_and_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 2
@@ -39,9 +42,13 @@ def test_A2_wrong_use_is_one_line_and_code_2(arguments: list[str], capsys: pytes
     assert out == ""
     assert err.startswith("millrace: ")
     assert err.count("\n") == 1
+    assert "geheim" not in err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["up", "--help"], ["topic", "--help"], ["--version"]])
+@pytest.mark.parametrize("arguments", [
+    ["--help"], ["up", "--help"], ["topic", "--help"], ["source", "create", "--help"], ["doctor", "--help"],
+    ["--version"],
+])
 def test_help_is_there(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 0
     assert capsys.readouterr().out
@@ -109,9 +116,11 @@ def test_A2_refusals_of_the_api_become_exit_codes(server: tuple[str, int], statu
 def test_the_next_broker_is_asked_when_one_is_gone(server: tuple[str, int]) -> None:
     gone = ("127.0.0.1", 1)
     assert Api([gone, server], where="here").ask("GET", "/200") == {"n": 1}
-    with pytest.raises(CommandFailed, match="no broker answers") as caught:
-        Api([gone, server], where="here").ask("GET", "/503")
-    assert caught.value.code == exits.UNREACHABLE
+    for addresses, why in (([gone], "no broker answers"), ([server, gone], "^why; try again later"),
+                           ([], "here: stopped; start it with")):
+        with pytest.raises(CommandFailed, match=why) as caught:
+            Api(addresses, where="here").ask("GET", "/503")
+        assert caught.value.code == exits.UNREACHABLE
     with pytest.raises(OSError, match="refused"):
         request(*gone, "GET", "/")
 
@@ -140,3 +149,13 @@ def test_quantiles() -> None:
     assert bench_log.quantile(values, 0.5) == 51
     assert bench_log.quantile(values, 0.99) == 100
     assert bench_log.quantile([7.0], 0.99) == 7
+
+
+def test_A2_a_second_up_starts_what_the_last_one_did_on_the_same_ports(tmp_path: Path) -> None:
+    layout = Layout(str(tmp_path))
+    assert last_start(layout) == FIRST_START
+    (tmp_path / "run").mkdir()
+    children = [{"kind": "broker", "address": "h:19092", "http": "127.0.0.1:18400"},
+                {"kind": "capture", "address": "h:18300", "http": "127.0.0.1:18300"}]
+    (tmp_path / "run" / "state.json").write_text(json.dumps({"children": children}))
+    assert last_start(layout) == {"brokers": 1, "captures": 1, "http_port": 18300, "kafka_port": 19092}

@@ -6,6 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from millrace.ops.metrics import LATENCY_BOUNDS_S, METRICS, Latency, histogram
 
 ROOT = Path(__file__).parents[3]
@@ -17,20 +19,30 @@ def promtool(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_L26_alert_rules_fire_at_their_thresholds() -> None:
-    promtool("check", "rules", str(ALERTS / "log.rules.yaml"))
-    promtool("test", "rules", str(ALERTS / "log.test.yaml"))
+ROOMS = ("log", "sources")
 
 
-def test_L26_every_alert_is_tested() -> None:
-    rules = set(re.findall(r"alert: (\w+)", (ALERTS / "log.rules.yaml").read_text()))
-    tested = set(re.findall(r"alertname: (\w+)", (ALERTS / "log.test.yaml").read_text()))
+@pytest.mark.parametrize("room", ROOMS)
+def test_L26_alert_rules_fire_at_their_thresholds(room: str) -> None:
+    promtool("check", "rules", str(ALERTS / f"{room}.rules.yaml"))
+    promtool("test", "rules", str(ALERTS / f"{room}.test.yaml"))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_L26_every_alert_is_tested(room: str) -> None:
+    rules = set(re.findall(r"alert: (\w+)", (ALERTS / f"{room}.rules.yaml").read_text()))
+    tested = set(re.findall(r"alertname: (\w+)", (ALERTS / f"{room}.test.yaml").read_text()))
     assert rules == tested
 
 
-def test_L26_rules_use_metrics_that_exist() -> None:
-    used = set(re.findall(r"\bmillrace_\w+", (ALERTS / "log.rules.yaml").read_text()))
+@pytest.mark.parametrize("room", ROOMS)
+def test_L26_rules_use_metrics_that_exist(room: str) -> None:
+    used = set(re.findall(r"\bmillrace_\w+", (ALERTS / f"{room}.rules.yaml").read_text()))
     assert used <= set(METRICS)
+
+
+def test_every_file_of_rules_is_tested() -> None:
+    assert {path.name.split(".")[0] for path in ALERTS.iterdir()} == set(ROOMS)
 
 
 def test_counters_are_named_as_counters() -> None:

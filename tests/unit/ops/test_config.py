@@ -45,6 +45,10 @@ def test_values_are_read() -> None:
     ("broker: {http_port: 9092}", "broker.kafka_port", "its own port"),
     ("broker: {kafka_port: 65500}", "broker.link_port", "65535"),
     ("broker: {host: 0.0.0.0}", "broker.advertised_host", "give this machine's name"),
+    ("capture: {http_port: 0}", "capture.http_port", "1"),
+    ("capture: {bootstrap: [broker]}", "capture.bootstrap", "host:port"),
+    ("capture: {bootstrap: 'a:1'}", "capture.bootstrap", "array"),
+    ("capture: {host: '::'}", "capture.advertised_host", "give this machine's name"),
     ("store: {url: 'zookeeper://a'}", "store.url", "sqlite:/path or etcd://"),
     ("{", "not YAML", ""),
     ("a: 1\na: 2", "not YAML", ""),
@@ -105,3 +109,9 @@ def test_dump_is_read_back() -> None:
 def test_every_key_has_a_description() -> None:
     for section, key, _ in config.all_keys():
         assert config.description(section, key), f"{section}.{key}"
+
+
+def test_brokers_to_start_from() -> None:
+    assert config.parse("").bootstrap == ("127.0.0.1:9092",)
+    assert config.parse("capture: {bootstrap: ['a:1', 'b:2']}").bootstrap == ("a:1", "b:2")
+    assert config.parse("", environ={"MILLRACE_CAPTURE__BOOTSTRAP": "a:1, b:2"}).bootstrap == ("a:1", "b:2")

@@ -13,7 +13,7 @@ import structlog
 from millrace.errors import ConfigError
 from millrace.ops import logging as logs
 from millrace.ops.config import LoggingConfig
-from millrace.ops.secrets import MASK, Secret, redact
+from millrace.ops.secrets import MASK, Secret, has_clear_password, mask, redact
 
 
 def test_A8_no_printed_form_shows_the_value() -> None:
@@ -77,3 +77,42 @@ def test_logs_are_rotated_within_their_bound(tmp_path: Path) -> None:
         logs.get_logger("room").info("x" * 1000)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.log", "x.log.1", "x.log.2"]
     assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= 3 * 65536
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("postgresql://u:geheim@h/db", f"postgresql://u:{MASK}@h/db"),
+    ("postgresql://u:ge@heim@h/db", f"postgresql://u:{MASK}@h/db"),
+    ("postgresql://u:ge/heim@h/db", f"postgresql://u:{MASK}@h/db"),
+    ("could not open postgres://u:geheim@h/db?sslmode=require now",
+     f"could not open postgres://u:{MASK}@h/db?sslmode=require now"),
+    ("host=h password=geheim dbname=d", f"host=h password={MASK} dbname=d"),
+    ("host=h password='ge heim' dbname=d", f"host=h password={MASK} dbname=d"),
+    ("host=h password='ge\\' heim' dbname=d", f"host=h password={MASK} dbname=d"),
+    ("postgresql://h/db?user=u&password=geheim&sslpassword=geheim",
+     f"postgresql://h/db?user=u&password={MASK}&sslpassword={MASK}"),
+])
+def test_A8_passwords_inside_urls_and_connection_strings_are_masked_and_noticed(text: str, shown: str) -> None:
+    assert mask(text) == shown
+    assert "heim" not in mask(text)
+    assert has_clear_password(text)
+    assert not has_clear_password(shown.replace(MASK, "${env:SECRET}"))
+
+
+@pytest.mark.parametrize("text", [
+    "postgresql://u@h:5432/db", "postgresql:///db?host=/run/pg", "host=h dbname=d", "${env:URL}", "${file:/run/url}",
+    "postgresql://u:${env:P}@h/db", "host=h password=${file:/run/p} dbname=d",
+])
+def test_A8_references_and_urls_without_password_are_left_alone(text: str) -> None:
+    assert mask(text) == text
+    assert not has_clear_password(text)
+
+
+def test_A8_references_inside_a_text_are_replaced_as_it_needs_them(tmp_path: Path) -> None:
+    (tmp_path / "p").write_text("a/b@c'd\\ \n")
+    environ = {"P": "a/b@c'd"}
+    assert Secret.expand("postgresql://u:${env:P}@h/db", environ).reveal() == "postgresql://u:a%2Fb%40c%27d@h/db"
+    assert Secret.expand("host=h password=${env:P}", environ).reveal() == "host=h password='a/b@c\\'d'"
+    assert Secret.expand(f"host=h password=${{file:{tmp_path}/p}}").reveal() == "host=h password='a/b@c\\'d\\\\ '"
+    assert Secret.expand("${env:U}", {"U": "postgresql://u:p@h/db"}).reveal() == "postgresql://u:p@h/db"
+    with pytest.raises(ConfigError, match="NONE"):
+        Secret.expand("postgresql://u:${env:NONE}@h/db", {})

@@ -1,0 +1,210 @@
+"""Source routes: create, list, look, remove, copy a table again. The coordinator answers [A1].
+
+In: requests. Out: what was asked for with references unresolved and passwords masked [A8], and what the reader says of
+itself; unknown is null, never a guess. Promise: an accepted creation or removal is durable when it is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millrace.api.forward import by_coordinator
+from millrace.api.problems import Json, body_as
+from millrace.changefeed.coordinator import Reign
+from millrace.changefeed.reader_host import ReaderHost
+from millrace.core.sources import SourceEntry, publication_name, slot_name
+from millrace.errors import InvalidRequest
+from millrace.model.sources import SourceSpec
+from millrace.model.tables import lsn_text
+from millrace.ops.secrets import mask
+from millrace.source.connect import check_url
+from millrace.source.status import ReaderStatus
+
+REMOVE_WAIT_S = 10.0      # most removals are done by then and are answered as such
+
+PATH = "/api/v2/sources/"
+
+FIGURES = ("generation", "resolved", "received", "server_end", "lag_s", "lag_bytes", "rows", "bytes", "rows_per_s",
+           "pending_bytes", "marks", "reconnects")
+
+
+class SourceRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a creation: what a user may ask of a `SourceSpec`."""
+
+    name: str
+    url: str
+    tables: tuple[str, ...] = ("*.*",)
+    slot: str = ""
+    publication: str = ""
+    ddl_triggers: Literal["auto", "on", "off"] = "auto"
+    partitions: int = 0
+    carry_whole: tuple[str, ...] = ()
+    wal_budget_bytes: int = 0
+
+
+@by_coordinator
+async def list_sources(request: Request, reign: Reign) -> Response:
+    """All sources with their state, lag, slot, tables and copies."""
+    items = [describe(entry, reign) for _, entry in sorted(reign.state.sources.items())]
+    return Json({"total": len(items), "items": items})
+
+
+@by_coordinator
+async def create_source(request: Request, reign: Reign) -> Response:
+    """Read a database from now on. A password in the clear is refused: it would be stored."""
+    wanted = await body_as(request, SourceRequest)
+    spec = SourceSpec(**{field: getattr(wanted, field) for field in wanted.__struct_fields__})
+    check_url(spec.url)
+    entry = await reign.create(spec)
+    return Json(describe(entry, reign), status_code=201, headers={"location": PATH + spec.name})
+
+
+@by_coordinator
+async def get_source(request: Request, reign: Reign) -> Response:
+    """One source in full."""
+    return Json(describe(reign.state.entry(request.path_params["name"]), reign))
+
+
+@by_coordinator
+async def remove_source(request: Request, reign: Reign) -> Response:
+    """Stop reading and remove slot, publication, triggers, topics. `?force=true`: leave what cannot be removed."""
+    name = request.path_params["name"]
+    force = request.query_params.get("force", "false")
+    if force not in ("true", "false"):
+        raise InvalidRequest("force: true or false")
+    remover = await reign.remove(name, force=force == "true")
+    try:
+        async with asyncio.timeout(REMOVE_WAIT_S):
+            await remover.finished.wait()
+    except TimeoutError:
+        pass
+    state = "removed" if remover.finished.is_set() else "removing"
+    body = {"name": name, "state": state, "why": "" if state == "removed" else remover.why,
+            "left_behind": remover.left_behind}
+    return Json(body, status_code=202, headers={"location": PATH + name})
+
+
+@by_coordinator
+async def copy_table(request: Request, reign: Reign) -> Response:
+    """Copy one table again, beside the running stream [S5]."""
+    name, table = request.path_params["name"], request.path_params["table"]
+    copy = await reign.copy_table(name, table)
+    return Json({"source": name, "table": table, "copy": copy}, status_code=202, headers={"location": PATH + name})
+
+
+# -- views ---------------------------------------------------------------------------------------------------------
+
+
+def describe(entry: SourceEntry, reign: Reign) -> dict[str, Any]:
+    spec = entry.spec
+    host, remover = reign.hosts.get(spec.name), reign.removers.get(spec.name)
+    reader = host.reader if host is not None else None
+    status = reader.status if reader is not None else None
+    now = reign.now()
+    state, why, since = state_of(entry, reign)
+    return {
+        "name": spec.name,
+        "url": mask(spec.url),
+        "rules": list(spec.tables),
+        "created_ms": str(entry.created_ms),
+        "state": state,
+        "why": why,
+        "state_age_s": None if since is None else round(max(0.0, now - since), 3),
+        "capture": entry.placed.capture if entry.placed is not None else None,
+        "epoch": entry.epoch,
+        "next_step": mask(status.next_step) if status is not None else "",
+        "warnings": [{"about": about, "text": mask(text)} for about, text in sorted(status.warnings.items())]
+        if status is not None else [],
+        "failures": host.failures if host is not None else 0,
+        "last_error": _last_error(host),
+        "left_behind": remover.left_behind if remover is not None else [],
+        "publication": publication_name(spec),
+        **_figures(status),
+        "generation_why": mask(reader.state.raised.reason) if reader is not None and reader.state.raised else "",
+        "slot": _slot(spec, status),
+        "tables": _tables(host, status),
+        "copies": _copies(host, status),
+    }
+
+
+def state_of(entry: SourceEntry, reign: Reign) -> tuple[str, str, float | None]:
+    """(state, why, since). A reader's own word where one runs; else what its host waits for."""
+    host, remover = reign.hosts.get(entry.spec.name), reign.removers.get(entry.spec.name)
+    if entry.removing:
+        return "removing", remover.why if remover is not None else "", remover.since if remover is not None else None
+    if host is None:
+        return "starting", "", None
+    if host.reader is None:
+        return ("starting" if host.state in ("placing", "running") else host.state), host.why, host.since
+    status = host.reader.status
+    still = host.why if status.state == "starting" else ""      # until it streams, the last failure is still news
+    return status.state, mask(status.why or still), status.since or host.since
+
+
+def _last_error(host: ReaderHost | None) -> dict[str, Any] | None:
+    if host is None or not host.why:
+        return None
+    return {"error_code": host.code, "error_msg": host.why}
+
+
+def _figures(status: ReaderStatus | None) -> dict[str, Any]:
+    if status is None:
+        return dict.fromkeys(FIGURES)
+    return {
+        "generation": status.generation,
+        "resolved": lsn_text(status.resolved),
+        "received": lsn_text(status.received),
+        "server_end": lsn_text(status.server_end),
+        "lag_s": None if status.lag_s is None else round(status.lag_s, 3),
+        "lag_bytes": str(max(0, status.server_end - status.resolved)),
+        "rows": str(status.rows),
+        "bytes": str(status.bytes),
+        "rows_per_s": round(status.rows_per_s, 1),
+        "pending_bytes": str(status.pending_bytes),
+        "marks": str(status.marks),
+        "reconnects": status.reconnects,
+    }
+
+
+def _slot(spec: SourceSpec, status: ReaderStatus | None) -> dict[str, Any]:
+    slot = status.slot if status is not None else None
+    return {
+        "name": slot_name(spec),
+        "state": slot.state if slot is not None else "unknown",
+        "retained_bytes": _text(slot.retained_bytes if slot is not None else None),
+        "budget_bytes": _text(slot.budget_bytes if slot is not None else None),
+        "full_in_s": round(slot.full_in_s, 1) if slot is not None and slot.full_in_s is not None else None,
+        "warning": slot.warning if slot is not None else "",
+    }
+
+
+def _tables(host: ReaderHost | None, status: ReaderStatus | None) -> list[dict[str, Any]]:
+    if host is None or host.reader is None or status is None:
+        return []
+    tables = host.reader.state.tables.values()
+    return [{
+        "name": f"{table.schema}.{table.name}", "schema": table.schema, "table": table.name, "oid": table.oid,
+        "state": table.state, "why": table.reason, "partitions": table.partitions, "topic": table.topic,
+        "rows": str(status.rows_of.get(table.oid, 0)),
+    } for table in sorted(tables, key=lambda table: (table.schema, table.name))]
+
+
+def _copies(host: ReaderHost | None, status: ReaderStatus | None) -> list[dict[str, Any]]:
+    if host is None or host.reader is None or status is None:
+        return []
+    tables = host.reader.state.tables
+    return [{
+        "copy": copy.copy,
+        "table": f"{tables[copy.oid].schema}.{tables[copy.oid].name}" if copy.oid in tables else str(copy.oid),
+        "kind": copy.kind, "state": copy.state, "percent": round(copy.share * 100, 1), "rows": str(copy.rows),
+        "bytes": str(copy.bytes), "eta_s": copy.eta_s, "why": mask(copy.why),
+    } for copy in status.copies]
+
+
+def _text(value: int | None) -> str | None:
+    return None if value is None else str(value)

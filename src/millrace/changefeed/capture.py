@@ -1,0 +1,106 @@
+"""Capture: a process of the change-feed service. It lives by a lease, and may be coordinator [C1].
+
+    lease in the store ─▶ candidate for the coordinator's office ─▶ readers of the sources, while it is coordinator
+
+In: the store, the log's brokers, configuration. Out: living members for all to see; changes of databases in the log.
+Promise: when its lease is taken by a later process of the same id, or it is told to stop, its readers end first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from millrace.changefeed.coordinator import CoordinatorShell, Reign
+from millrace.changefeed.members import CaptureInfo, Membership, living
+from millrace.changefeed.workshop import workshop
+from millrace.errors import MillraceError
+from millrace.log.client import LogClient
+from millrace.ops.ports import Ports
+from millrace.store.campaign import CampaignTimes
+from millrace.store.contract import Candidate, Store
+
+log = structlog.get_logger(__name__)
+
+LOG_DEADLINE_S = 300.0     # brokers that come back later than this end a reader; until then it waits, and says so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureSettings:
+    id: int
+    address: str                   # HTTP, as the other captures reach it
+    bootstrap: tuple[str, ...]     # brokers to start from
+    spool_dir: str
+    session_s: float
+    tenure_s: float
+    clock_drift_max: float
+    copy_processes: int
+
+
+class Capture:
+    def __init__(self, settings: CaptureSettings, ports: Ports, store: Store, *,
+                 fatal: Callable[[MillraceError], None]) -> None:
+        self.settings, self.ports, self.store, self._fatal = settings, ports, store, fatal
+        self.id = settings.id
+        info = CaptureInfo(settings.id, int(ports.clock.wall() * 1000), settings.address, os.getpid())
+        self.membership = Membership(store, ports, info, session_s=settings.session_s, lost=self._lost)
+        self.client = LogClient(settings.bootstrap, client_id=f"capture-{settings.id}", deadline_s=LOG_DEADLINE_S)
+        self.shell: CoordinatorShell | None = None
+        self.failed: MillraceError | None = None
+        self.stopping = False
+
+    # -- life ------------------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        os.makedirs(self.settings.spool_dir, exist_ok=True)
+        await self.membership.start()
+        await self.client.__aenter__()
+        me = Candidate(self.id, self.settings.address, self.ports.processes.me())
+        times = CampaignTimes(tenure_s=self.settings.tenure_s, renew_s=self.settings.tenure_s / 4,
+                              clock_drift_max=self.settings.clock_drift_max)
+        made = workshop(self.settings, self.membership.info.incarnation, self.ports, self.store, self.client, me)
+        self.shell = CoordinatorShell(self.store, self.ports, times, me, made)
+        self.shell.start()
+        log.info("capture started", capture=self.id, incarnation=self.membership.info.incarnation)
+
+    async def stop(self) -> None:
+        """Readers first: whoever takes over need not fence a living one."""
+        self.stopping = True
+        if self.shell is not None:
+            await self.shell.stop()
+            await self.client.close()
+        await self.membership.stop()
+        log.info("capture stopped", capture=self.id)
+
+    def _lost(self, error: MillraceError) -> None:
+        log.error("another process took this capture's place", capture=self.id, error=str(error))
+        self.failed = error
+        self._fatal(error)
+
+    # -- what the API asks -----------------------------------------------------------------------------------------
+    @property
+    def reign(self) -> Reign | None:
+        return self.shell.reign if self.shell is not None else None
+
+    @property
+    def coordinator_id(self) -> int | None:
+        return self.shell.holder_id if self.shell is not None else None
+
+    @property
+    def coordinator_address(self) -> str:
+        return self.shell.other_address if self.shell is not None else ""
+
+    def not_ready(self) -> str:
+        """Why this capture should not be relied on now; empty when it should."""
+        if self.stopping:
+            return "stopping"
+        if not self.membership.valid:
+            return "no lease: the store has not confirmed that this capture lives"
+        if self.coordinator_id is None:
+            return "no capture is known to be coordinator yet"
+        return ""
+
+    async def members(self) -> list[CaptureInfo]:
+        return await living(self.store)

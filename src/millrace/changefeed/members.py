@@ -1,0 +1,104 @@
+"""Who is a living capture: each says so by a lease in the store, and everybody can read who does.
+
+In: this process's own description. Out: a lease renewed for as long as the process lives; the living captures.
+Promise: of two processes that call themselves the same capture the later one stays, the earlier one ends [C1].
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from millrace.errors import MillraceError, StaleIncarnation, Unreachable
+from millrace.ops.ports import Ports
+from millrace.store.contract import Store
+
+log = structlog.get_logger(__name__)
+
+PREFIX = "capture/"
+CHANCES = 4                    # renewals within one lease
+CLOCK_STEPS_MAX = 45           # doubling steps of a millisecond: a clock set back by a thousand years
+
+
+class CaptureInfo(msgspec.Struct, frozen=True):
+    """What a capture says of itself."""
+
+    id: int
+    incarnation: int
+    address: str               # HTTP, host:port
+    pid: int
+
+
+class Membership:
+    """This process's lease. `lost`: another process has taken our place."""
+
+    def __init__(self, store: Store, ports: Ports, info: CaptureInfo, *, session_s: float,
+                 lost: Callable[[MillraceError], None]) -> None:
+        self._store, self._ports, self._session_s, self._lost = store, ports, session_s, lost
+        self.info = info
+        self._task: asyncio.Task[None] | None = None
+        self._until = 0.0
+
+    @property
+    def valid(self) -> bool:
+        return self._ports.clock.now() < self._until
+
+    async def start(self) -> None:
+        """Returns when the lease stands. A clock that was set back since the last start is stepped over."""
+        step = 0
+        while True:
+            try:
+                await self._renew()
+                break
+            except StaleIncarnation:
+                if step == CLOCK_STEPS_MAX:
+                    raise
+                later = self.info.incarnation + (1 << step)
+                self.info = msgspec.structs.replace(self.info, incarnation=later)
+                step += 1
+            except Unreachable as error:
+                log.warning("no lease yet", error=str(error), code=error.code)
+                await asyncio.sleep(self._session_s / CHANCES)
+        self._task = asyncio.create_task(self._keep(), name="capture-lease")
+
+    async def stop(self) -> None:
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task, self._until = None, 0.0
+        try:
+            await self._store.lease(self._name, self.info.incarnation, 0.0, b"")
+        except MillraceError as error:
+            log.info("lease not ended", error=str(error))
+
+    @property
+    def _name(self) -> str:
+        return f"{PREFIX}{self.info.id}"
+
+    async def _renew(self) -> None:
+        sent_at = self._ports.clock.now()
+        await self._store.lease(self._name, self.info.incarnation, self._session_s, msgspec.msgpack.encode(self.info))
+        self._until = sent_at + self._session_s
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(self._session_s / CHANCES)
+            try:
+                await self._renew()
+            except StaleIncarnation as error:
+                self._until = 0.0
+                self._lost(error)
+                return
+            except MillraceError as error:
+                log.warning("lease not renewed", error=str(error), code=error.code)
+
+
+async def living(store: Store) -> list[CaptureInfo]:
+    """The captures with a lease, by id."""
+    found = [msgspec.msgpack.decode(lease.info, type=CaptureInfo) for lease in await store.leases()
+             if lease.member.startswith(PREFIX) and lease.info]
+    return sorted(found, key=lambda info: info.id)

@@ -1,0 +1,122 @@
+"""`millrace status`: the supervisor's view of processes joined with the cluster's view of its members."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from millrace.cli.client import Api, Kind
+from millrace.cli.exits import UNHEALTHY, CommandFailed
+from millrace.cli.layout import Layout
+from millrace.cli.output import Form, console, show, table_of
+from millrace.ops import processes
+
+
+def status(*, dir: str = ".millrace", output: Annotated[Form, Parameter(alias="-o")] = "table",
+           check: bool = False) -> None:
+    """Show brokers and captures, their pids and their liveness, and who is controller and coordinator.
+
+    Parameters
+    ----------
+    dir
+        Directory of the cluster.
+    output
+        Form of the output.
+    check
+        Exit 10 unless every broker and capture is alive and every partition has a leader and all its replicas.
+    """
+    layout = Layout(dir)
+    found = gather_status(layout)
+    columns = ("broker", "pid", "kafka", "http", "liveness", "controller", "leads", "replicas", "restarts")
+    rows = [(b["id"], b["pid"], b["address"], b["http"], b["liveness"], "yes" if b["is_controller"] else "",
+             b["leaders"], b["replicas"], b["restarts"]) for b in found["brokers"]]
+    show(found, output, table_of(columns, rows))
+    if output == "table" and found["captures"]:
+        console().print(table_of(("capture", "pid", "http", "liveness", "coordinator", "sources", "restarts"), [
+            (c["id"], c["pid"], c["address"], c["liveness"], "yes" if c["is_coordinator"] else "",
+             ", ".join(c["sources"] or ()), c["restarts"]) for c in found["captures"]]))
+    if not layout.is_up() or (check and not found["healthy"]):
+        raise SystemExit(UNHEALTHY)
+
+
+def gather_status(layout: Layout) -> dict[str, Any]:
+    """The supervisor's view of processes joined with the cluster's view of brokers."""
+    state = layout.read_state()
+    is_up = layout.is_up()
+    brokers_seen = _ask(layout, "broker", "/api/v2/brokers") if is_up else {}
+    captures_seen = _ask(layout, "capture", "/api/v2/captures") if is_up else {}
+    controller, coordinator = brokers_seen.get("controller"), captures_seen.get("coordinator")
+    brokers = [_broker_status(child, brokers_seen, is_up=is_up) for child in _children(state, "broker")]
+    captures = [_capture_status(child, captures_seen, is_up=is_up) for child in _children(state, "capture")]
+    offline, under = brokers_seen.get("offline_partitions"), brokers_seen.get("under_replicated_partitions")
+    alive = all(member["liveness"] == "alive" for member in [*brokers, *captures])
+    return {
+        "brokers": brokers,
+        "captures": captures,
+        "controller": controller,
+        "coordinator": coordinator,
+        "cluster_id": state["cluster_id"],
+        "supervisor": {"pid": state["supervisor"]["pid"] if is_up else None},
+        "offline_partitions": offline,
+        "under_replicated_partitions": under,
+        "healthy": (controller is not None and alive and not (offline or under)
+                    and (coordinator is not None or not captures)),
+    }
+
+
+def _children(state: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [child for child in state["children"] if child["kind"] == kind]
+
+
+def _ask(layout: Layout, kind: Kind, path: str) -> dict[str, Any]:
+    """What the cluster says, or nothing: status is for clusters that are not well, too."""
+    with contextlib.suppress(CommandFailed):
+        answer: dict[str, Any] = Api.of(layout.dir, kind).ask("GET", path, timeout_s=3)
+        return answer
+    return {}
+
+
+def _broker_status(child: dict[str, Any], cluster: dict[str, Any], *, is_up: bool) -> dict[str, Any]:
+    seen = _seen(child, cluster)
+    process = _process_status(child, seen, is_up=is_up)
+    return {
+        **process,
+        "http": child["http"],
+        "is_controller": process["pid"] is not None and child["id"] == cluster.get("controller"),
+        "incarnation": seen.get("incarnation"),
+        "leaders": seen.get("leaders"),
+        "replicas": seen.get("replicas"),
+    }
+
+
+def _capture_status(child: dict[str, Any], cluster: dict[str, Any], *, is_up: bool) -> dict[str, Any]:
+    seen = _seen(child, cluster)
+    if not seen and cluster.get("items") and child["state"] == "running":
+        seen = {"liveness": "silent"}       # it was ready once and has let its lease run out: paused, or cut off
+    process = _process_status(child, seen, is_up=is_up)
+    return {
+        **process,
+        "is_coordinator": process["pid"] is not None and child["id"] == cluster.get("coordinator"),
+        "incarnation": seen.get("incarnation"),
+        "sources": seen.get("sources"),
+    }
+
+
+def _seen(child: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
+    return next((item for item in cluster.get("items", ()) if item["id"] == child["id"]), {})
+
+
+def _process_status(child: dict[str, Any], seen: dict[str, Any], *, is_up: bool) -> dict[str, Any]:
+    """A process as the supervisor sees it; alive only if the cluster says so as well."""
+    runs = is_up and child["pid"] is not None and processes.is_running(child["pid"], child["start_time"])
+    return {
+        "id": child["id"],
+        "pid": child["pid"] if runs else None,
+        "address": child["address"],
+        "liveness": seen.get("liveness", "starting") if runs else "dead",
+        "state": child["state"],
+        "restarts": child["restarts"],
+        "last_exit": child["last_exit"],
+    }
