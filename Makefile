@@ -20,22 +20,25 @@ setup: .venv/.packages .venv/.tools ## virtual environment from the lock file, a
 	@scripts/setup tools
 	@touch $@
 
-demo: .venv/.packages ## three brokers, a producer and a consumer; kill the leader and see that nothing is lost
+demo: .venv/.packages ## a live shop database and a producer into three brokers; kill reader and leader, see that nothing is lost
 	@$(BIN)/millrace demo
 
 test: setup check ## all checks and tests, as CI runs them
 	$(PYTEST) -q -n 2 -m "not long" tests/unit $(wildcard tests/sim)
-	$(PYTEST) -q -m "not long" --ignore=tests/unit --ignore=tests/sim tests
+	$(PYTEST) -q -n 2 -m "not long" tests/source
+	$(PYTEST) -q -m "not long" --ignore=tests/unit --ignore=tests/sim --ignore=tests/source tests
 
-sim: .venv/.packages ## long simulation: 20,000 machine seeds and 1,000 seeds of the whole shell
+sim: .venv/.packages ## long simulation: 20,000 machine seeds, 1,000 seeds of the whole shell, 5,000 of a source
 	$(BIN)/python -m millrace_sim.machines --seeds 20000 --jobs 2
 	$(BIN)/python -m millrace_sim.shell --seeds 1000 --jobs 2
+	$(BIN)/python -m millrace_sim.source --seeds 5000
 
 chaos: setup ## long tests with real processes: kills and pauses under load, ten times each
-	$(PYTEST) -q -m long --timeout=0 tests/process
+	$(PYTEST) -q -m long --timeout=0 tests/process tests/source
 
-bench: .venv/.packages ## measure the log beside the disk, and many partitions; writes docs/benchmarks/
+bench: .venv/.packages ## measure the log beside the disk, many partitions, and PostgreSQL into the log; writes docs/benchmarks/
 	$(BIN)/millrace bench log
+	$(BIN)/millrace bench source
 	$(BIN)/python tests/perf/bench_scale.py
 
 check: setup ## lint, types, import rules, alert rules

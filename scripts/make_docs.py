@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 import sys
 
+from starlette.routing import Route
+
 from millrace import errors
 from millrace.api.app import ROUTES
+from millrace.api.capture_app import CAPTURE_ROUTES
 from millrace.cli import exits
 from millrace.ops import config
-from millrace.ops.metrics import METRICS
+from millrace.ops.metrics import BROKER_METRICS, CAPTURE_METRICS, Measure
 
 DOCS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs")
 
@@ -59,16 +62,19 @@ def configuration() -> str:
 
 
 def reference() -> str:
-    return "".join([REFERENCE, _routes(), _exits(), _errors(), _metrics()])
+    return "".join([
+        REFERENCE, _routes("a broker", ROUTES), _routes("a capture", CAPTURE_ROUTES), _exits(), _errors(),
+        _metrics("a broker", BROKER_METRICS), _metrics("a capture", CAPTURE_METRICS),
+    ])
 
 
-def _routes() -> str:
+def _routes(of: str, routes: list[Route]) -> str:
     rows = []
-    for route in ROUTES:
+    for route in routes:
         methods = ", ".join(sorted((route.methods or set()) - {"HEAD"}))
         said = (route.endpoint.__doc__ or "").strip().splitlines()
         rows.append(f"| {methods} | `{route.path}` | {said[0] if said else ''} |\n")
-    return "\n## HTTP routes of a broker\n\n| method | path | |\n|---|---|---|\n" + "".join(rows)
+    return f"\n## HTTP routes of {of}\n\n| method | path | |\n|---|---|---|\n" + "".join(rows)
 
 
 def _exits() -> str:
@@ -84,19 +90,19 @@ def _errors() -> str:
     return head + "".join(rows)
 
 
-def _metrics() -> str:
+def _metrics(of: str, metrics: dict[str, Measure]) -> str:
     rows = []
-    for name, measure in METRICS.items():
+    for name, measure in metrics.items():
         labels = ", ".join(f"`{label}`" for label in measure.labels)
         rows.append(f"| `{name}` | {measure.kind} | {labels} | {measure.help} |\n")
-    head = "\n## Metrics\n\nBeside these, the process's own CPU, memory and descriptors.\n\n"
+    head = f"\n## Metrics of {of}\n\nBeside these, the process's own CPU, memory and descriptors.\n\n"
     return head + "| metric | kind | labels | meaning |\n|---|---|---|---|\n" + "".join(rows)
 
 
 def _default(value: object) -> str:
     if value is None:
         return "none"
-    if value == "":
+    if value in ("", ()):
         return "empty"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

@@ -27,8 +27,8 @@ class FrameConn(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_flush_scheduled", "_holding", "_loop", "_on_closed", "_on_frame", "_on_open", "_out", "_out_bytes",
-        "_paused_by", "_splitter", "_transport", "_writable", "bytes_in", "bytes_out", "closed", "context",
-        "drain_since", "frame_since", "heard_at", "opened_at", "peername",
+        "_paused_by", "_read_while_full", "_splitter", "_transport", "_writable", "bytes_in", "bytes_out", "closed",
+        "context", "drain_since", "frame_since", "heard_at", "opened_at", "peername",
     )
 
     def __init__(
@@ -38,7 +38,9 @@ class FrameConn(asyncio.BufferedProtocol):
         on_open: Callable[[FrameConn], None] | None = None,
         on_closed: Callable[[FrameConn, Exception | None], None] | None = None,
         frame_bytes_max: int = limits.FRAME_BYTES_MAX,
+        read_while_full: bool = False,
     ) -> None:
+        """`read_while_full`: for the asking side, whose answers must not wait until its requests have left."""
         self._on_frame, self._on_open, self._on_closed = on_frame, on_open, on_closed
         self._splitter = FrameSplitter(frame_bytes_max)
         self._transport: asyncio.Transport | None = None
@@ -48,6 +50,7 @@ class FrameConn(asyncio.BufferedProtocol):
         self._holding = False
         self._flush_scheduled = False
         self._writable = True
+        self._read_while_full = read_while_full
         self._paused_by: dict[str, None] = {}   # who asked to stop reading; reads go on when it is empty
         self.bytes_in = self.bytes_out = 0
         self.closed = False
@@ -103,7 +106,8 @@ class FrameConn(asyncio.BufferedProtocol):
         assert self._loop is not None
         self._writable = False
         self.drain_since = self._loop.time()
-        self.pause_reading("peer does not read")
+        if not self._read_while_full:
+            self.pause_reading("peer does not read")
 
     def resume_writing(self) -> None:
         self._writable = True

@@ -298,7 +298,9 @@ class Reign:
         )
 
     async def _delete_topics(self, m: DeleteTopics) -> Message:
-        done = await self._writer.submit(lambda: admin.delete_topics(self.state, m, token=self.token))
+        done = await self._writer.submit(
+            lambda: admin.delete_topics(self.state, m, token=self.token, internal=m.internal)
+        )
         for tp in [tp for tp in self.reports if tp.topic_id not in self.state.topics]:
             del self.reports[tp]
         return done

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from millrace.errors import MillraceError, from_code
 from millrace.log.kafka.configs import topic_config_entries
-from millrace.log.kafka.shell import Service
+from millrace.log.kafka.shell import OWN, Service
 from millrace.model.messages import (
     AdminDone,
     AdminResult,
@@ -57,7 +57,7 @@ async def create_topics(service: Service, version: int, fields: Fields) -> Field
         )
         for topic in asked
     )
-    request = CreateTopics(topics=topics, validate_only=fields["validate_only"])
+    request = CreateTopics(topics=topics, validate_only=fields["validate_only"], internal=fields.get(OWN, False))
     results = await ask(service, request, [topic["name"] for topic in asked], fields["timeout_ms"])
     return {"topics": [_created(service, result) for result in results]}
 
@@ -79,7 +79,8 @@ async def delete_topics(service: Service, version: int, fields: Fields) -> Field
     else:
         asked = [(name, None) for name in fields["topic_names"]]
     names = [name for name, _ in asked]
-    results = await ask(service, DeleteTopics(topics=tuple(asked)), names, fields["timeout_ms"])
+    request = DeleteTopics(topics=tuple(asked), internal=fields.get(OWN, False))
+    results = await ask(service, request, names, fields["timeout_ms"])
     return {
         "topics": [
             {"name": result.name or (None if version >= 6 else ""), "topic_id": result.topic_id or topic_id or NO_UUID,

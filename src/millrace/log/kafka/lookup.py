@@ -17,12 +17,20 @@ from millrace.errors import (
 )
 from millrace.log.kafka.shell import Shell
 from millrace.log.partition import Partition
-from millrace.wire.kafka.hot import Leader
+from millrace.wire.kafka import apis
+from millrace.wire.kafka.hot import Header, Leader
 
 INTERNAL_PREFIX = b"__millrace"
 assert is_internal(INTERNAL_PREFIX.decode())
 
+_OWN_CLIENT_ID = apis.OWN_CLIENT_ID.encode()
+
 _TELL_LEADER = (NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch)
+
+
+def is_own(header: Header) -> bool:
+    """Asked by millrace's own client. It keeps accidents away from internal topics; it is no proof of identity."""
+    return header.client_id.startswith(_OWN_CLIENT_ID)
 
 
 def partition_named(shell: Shell, name: bytes, index: int) -> Partition:

@@ -2,7 +2,8 @@
 
 In: names or ids. Out: the cluster as this broker has replayed it. A topic's part of the answer is kept encoded for as
 long as the metadata index stands and nobody is suspected. Unknown topics are created only when the client asks for it
-and the configuration allows it. Internal topics are left out of lists; named, they are shown.
+and the configuration allows it. Internal topics are left out of lists for all but our own
+client; named, they are shown.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from millrace.errors import (
     UnknownTopicOrPartition,
     from_code,
 )
-from millrace.log.kafka.shell import Service
+from millrace.log.kafka.shell import OWN, Service
 from millrace.model.ids import NO_LEADER
 from millrace.model.messages import AdminDone, CreateTopics, NewTopic
 from millrace.wire.kafka.codec import BY_NAME, NO_UUID, Encoded, Fields, encode_part
@@ -37,8 +38,9 @@ Topics = list[Fields | Encoded]
 def metadata(service: Service, version: int, fields: Fields) -> Fields | Awaitable[Fields]:
     wanted = fields["topics"]
     if wanted is None or (version == 0 and not wanted):
-        topics = service.shell.cluster.topics.values()
-        return _answer(service, [_part(service, version, topic) for topic in topics if not is_internal(topic.name)])
+        own = fields.get(OWN, False)
+        topics = [t for t in service.shell.cluster.topics.values() if own or not is_internal(t.name)]
+        return _answer(service, [_part(service, version, topic) for topic in topics])
     if service.options.auto_create_topics and fields.get("allow_auto_topic_creation", True):
         missing = _creatable(service, wanted)
         if missing:

@@ -21,7 +21,7 @@ from millrace.errors import (
 )
 from millrace.log.files.partition_log import Appended
 from millrace.log.kafka.client import Client, Slot
-from millrace.log.kafka.lookup import INTERNAL_PREFIX, leader_to_tell, partition_named, partition_with_id
+from millrace.log.kafka.lookup import INTERNAL_PREFIX, is_own, leader_to_tell, partition_named, partition_with_id
 from millrace.log.kafka.shell import Service
 from millrace.log.partition import Partition
 from millrace.wire.kafka import hot
@@ -83,6 +83,7 @@ def handle(service: Service, client: Client, header: hot.Header, frame: memoryvi
     now = service.shell.ports.clock.now()
     pending = _Pending(service, client.slot(), header, acks=1 if request.acks == 1 else -1, began=now)
     deadline = now + min(max(request.timeout_ms, 0) / 1000, limits.PRODUCE_TIMEOUT_MAX_S)
+    own = is_own(header)
     for name, entries in request.topics:
         topic = UUID(bytes=name) if header.version >= hot.PRODUCE_IDS else name
         results: list[hot.Produced] = []
@@ -91,7 +92,7 @@ def handle(service: Service, client: Client, header: hot.Header, frame: memoryvi
             try:
                 if error is not None:
                     raise error
-                partition, appended = _append(service, topic, index, records, request.acks)
+                partition, appended = _append(service, topic, index, records, request.acks, own=own)
             except MillraceError as refused:
                 results.append(refusal(service, topic, index, refused))
                 continue
@@ -106,13 +107,14 @@ def handle(service: Service, client: Client, header: hot.Header, frame: memoryvi
 def _handle_unanswered(
     service: Service, client: Client, header: hot.Header, request: hot.Produce, error: MillraceError | None
 ) -> None:
+    own = is_own(header)
     for name, entries in request.topics:
         topic = UUID(bytes=name) if header.version >= hot.PRODUCE_IDS else name
         for index, records in entries:
             try:
                 if error is not None:
                     raise error
-                _append(service, topic, index, records, 0)
+                _append(service, topic, index, records, 0, own=own)
             except MillraceError as refused:
                 service.stats.produce_errors += 1
                 error = refused
@@ -131,15 +133,15 @@ def _refuse_request(request: hot.Produce) -> MillraceError | None:
 
 
 def _append(
-    service: Service, topic: bytes | UUID, index: int, records: memoryview | None, acks: int
+    service: Service, topic: bytes | UUID, index: int, records: memoryview | None, acks: int, *, own: bool
 ) -> tuple[Partition, Appended]:
     if isinstance(topic, bytes):
-        if topic.startswith(INTERNAL_PREFIX):
+        if not own and topic.startswith(INTERNAL_PREFIX):
             raise InvalidTopicName("internal topics take no writes from clients")
         partition = partition_named(service.shell, topic, index)
     else:
         partition = partition_with_id(service.shell, topic, index)
-        if partition.name.startswith("__millrace"):
+        if not own and partition.name.startswith("__millrace"):
             raise InvalidTopicName("internal topics take no writes from clients")
     if not records:
         raise InvalidRecord("no records")

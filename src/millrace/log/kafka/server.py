@@ -19,7 +19,8 @@ from millrace.errors import Malformed, UnsupportedVersion
 from millrace.link.conn import FrameConn
 from millrace.log.kafka import admin, configs, fence, fetch, metadata, offsets, produce
 from millrace.log.kafka.client import Client, Slot
-from millrace.log.kafka.shell import KafkaOptions, KafkaStats, Service, Shell
+from millrace.log.kafka.lookup import is_own
+from millrace.log.kafka.shell import OWN, KafkaOptions, KafkaStats, Service, Shell
 from millrace.wire.kafka import apis, hot
 from millrace.wire.kafka.apis import Key
 from millrace.wire.kafka.codec import APIS, Api, Fields, decode
@@ -156,6 +157,8 @@ class KafkaServer:
             hot_handler(self._service, client, header, frame)
             return
         fields = decode(api, header.version, frame[header.body :], exact=False)
+        if is_own(header):
+            fields[OWN] = True
         self._cold(client, api, header, COLD[key](self._service, header.version, fields))
 
     def _unsupported(self, client: Client, header: hot.Header) -> None:

@@ -16,6 +16,7 @@ from millrace.ops.metrics import Latency
 from millrace.ops.ports import Ports
 from millrace.wire.kafka.codec import Encoded
 
+OWN = ":own"     # set beside a request's fields when millrace's own client asks; no field of the protocol is named so
 COUNT_EVERY_BYTES = 64 * limits.MIB
 
 
