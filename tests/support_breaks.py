@@ -19,7 +19,7 @@ from types import TracebackType
 import psycopg
 
 from millrace.model.tables import Lsn, parse_lsn
-from millrace.source.embedded import PostgresServer
+from millrace.source.server.embedded import PostgresServer
 from support_cluster import Cluster, wait_for
 from support_postgres import FAST, ask, run
 from support_reader import Life, Rig

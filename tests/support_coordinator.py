@@ -14,7 +14,7 @@ from millrace.changefeed.coordinator import CoordinatorShell, Reign, Workshop
 from millrace.core.sources import SourceState
 from millrace.model.sources import CoordinatorRecords, ReaderPlaced, SourceSpec, decode_coordinator
 from millrace.ops.ports import Ports
-from millrace.source.status import ReaderStatus
+from millrace.source.reading.status import ReaderStatus
 from millrace.store.campaign import CampaignTimes
 from millrace.store.contract import Candidate
 from millrace_sim.kit import Sim

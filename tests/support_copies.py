@@ -40,12 +40,12 @@ from millrace.model.sources import SourceSpec
 from millrace.model.tables import Lsn, TableSchema
 from millrace.ops.ports import Ports
 from millrace.ops.real import BootClock, RealFileSystem, RealRandom
-from millrace.source.catalog import find_tables
-from millrace.source.connect import SESSION_SETTINGS, Database
-from millrace.source.copier import Copier
-from millrace.source.copy import ChunkProgress, ChunkResult, ChunkTask, run_chunk
-from millrace.source.office import SourceOffice
-from millrace.source.setup import NewSlot, Setup
+from millrace.source.copying.attempt import ChunkProgress, ChunkResult, ChunkTask, run_chunk
+from millrace.source.copying.copier import Copier
+from millrace.source.database.catalog import find_tables
+from millrace.source.database.connect import SESSION_SETTINGS, Database
+from millrace.source.database.setup import NewSlot, Setup
+from millrace.source.reading.office import SourceOffice
 from millrace.store.contract import Candidate
 from millrace.wire.records import Record
 from millrace_sim.store import MemoryStore, MemoryStoreState

@@ -16,7 +16,7 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import sql
 
-from millrace.source.embedded import PostgresServer, Tls
+from millrace.source.server.embedded import PostgresServer, Tls
 
 APT_LINE = "apt-get install --no-install-recommends -y postgresql-15"
 FAST = {"fsync": "off", "max_replication_slots": "40", "max_wal_senders": "40", "autovacuum": "off"}

@@ -26,9 +26,9 @@ from millrace.model.progress import Mark, ProgressRecord
 from millrace.model.sources import SourceSpec
 from millrace.model.tables import parse_lsn
 from millrace.ops.real import real_ports
-from millrace.source.copy import ChunkProgress, ChunkResult, ChunkTask, run_chunk
-from millrace.source.reader import SourceReader
-from millrace.source.status import ReaderStatus
+from millrace.source.copying.attempt import ChunkProgress, ChunkResult, ChunkTask, run_chunk
+from millrace.source.reading.reader import SourceReader
+from millrace.source.reading.status import ReaderStatus
 from millrace.store import Candidate, open_store
 from support_rebuild import Rebuild
 from support_source_log import SourceLog, compare

@@ -26,7 +26,7 @@ from millrace.cli.local import LocalCluster
 from millrace.log.client import PlainClient
 from millrace.model.progress import Mark
 from millrace.model.tables import parse_lsn
-from millrace.source.embedded import PostgresServer
+from millrace.source.server.embedded import PostgresServer
 from support_rebuild import Rebuild
 from support_source_log import TABLES, SourceLog, compare
 

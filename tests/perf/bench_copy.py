@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from millrace.source.copy import ChunkProgress, ChunkResult, ChunkTask
-from millrace.source.copy_processes import ProcessRunner
+from millrace.source.copying.attempt import ChunkProgress, ChunkResult, ChunkTask
+from millrace.source.copying.processes import ProcessRunner
 from support_cluster import Cluster
 from support_copies import Source
 from support_postgres import run, server_of

@@ -19,7 +19,7 @@ from millrace.cli.shop import rebuilt
 from millrace.log.client import PlainClient
 from millrace.model.tables import parse_lsn
 from millrace.ops import processes
-from millrace.source.embedded import PostgresServer
+from millrace.source.server.embedded import PostgresServer
 from support_cluster import up_ports, wait_for
 from support_postgres import ask, database, run, server_of
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.source.embedded import PostgresServer
+from millrace.source.server.embedded import PostgresServer
 from support_cluster import Cluster
 from support_postgres import database, run, server_of, sweep
 from support_source_world import STEADY, SourceWorld

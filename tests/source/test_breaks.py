@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.source.embedded import PostgresServer
+from millrace.source.server.embedded import PostgresServer
 from support_breaks import (
     TABLE,
     CopyOf,

@@ -19,11 +19,11 @@ import pytest
 from millrace.core.sources import progress_topic
 from millrace.errors import MillraceError
 from millrace.model.progress import ChunksAbandoned, HighMark, LowMark, Manifest
-from millrace.source.connect import Database
-from millrace.source.copy import ChunkProgress, ChunkResult, ChunkTask, run_chunk
-from millrace.source.copy_out import _by_libpq, copy_out
-from millrace.source.copy_processes import ProcessRunner
-from millrace.source.snapshot import SnapshotHolder
+from millrace.source.copying.attempt import ChunkProgress, ChunkResult, ChunkTask, run_chunk
+from millrace.source.copying.out import _by_libpq, copy_out
+from millrace.source.copying.processes import ProcessRunner
+from millrace.source.copying.snapshot import SnapshotHolder
+from millrace.source.database.connect import Database
 from support_cluster import Cluster
 from support_copies import Source, bounded, until
 from support_postgres import ask, run
@@ -339,7 +339,7 @@ def test_S4_a_table_rewritten_or_altered_after_the_snapshot_is_copied_by_windows
             async with source.running(copier):
                 await source.done()
             async with await Database(swept18_url).connect() as connection:
-                from millrace.source.catalog import table_of
+                from millrace.source.database.catalog import table_of
                 source.tables["t"] = (await table_of(connection, source.tables["t"].oid)).version
             # A chunk may read the whole table again: no row is left out, none is of the past.
             assert set(manifest_rows(source)) == set(source.table_rows("t"))
@@ -377,7 +377,7 @@ def test_a_worker_ends_with_its_parent(swept18_url: str, bootstrap: tuple[str, .
     """Its standard input closes, whatever it is doing."""
     import subprocess
     import sys
-    worker = subprocess.Popen([sys.executable, "-m", "millrace.source.copy_worker"], stdin=subprocess.PIPE,
+    worker = subprocess.Popen([sys.executable, "-m", "millrace.source.copying.worker"], stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE)
     assert worker.stdin is not None
     assert worker.stdout is not None

@@ -13,10 +13,10 @@ import pytest
 
 from millrace.errors import SourceNotSuited
 from millrace.model.sources import SourceSpec
-from millrace.source.connect import Database
-from millrace.source.doctor import Finding, diagnose
-from millrace.source.embedded import PostgresServer
-from millrace.source.setup import Setup
+from millrace.source.database.connect import Database
+from millrace.source.database.doctor import Finding, diagnose
+from millrace.source.database.setup import Setup
+from millrace.source.server.embedded import PostgresServer
 from support_postgres import TRAPS, ask, database, run, server_of, update_all
 
 
@@ -137,7 +137,7 @@ def test_S10_an_idle_rule_and_all_tables_are_named(good_url: str) -> None:
 
 def test_S10_a_forgotten_transaction_is_ended_by_the_printed_sql(
         good_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.source.doctor.IDLE_TRANSACTION_S", 0)
+    monkeypatch.setattr("millrace.source.database.doctor.IDLE_TRANSACTION_S", 0)
     with psycopg.connect(good_url, application_name="forgotten") as idle:
         idle.execute("SELECT 1")
         found = bad(good_url)
@@ -150,8 +150,8 @@ def test_S10_a_forgotten_transaction_is_ended_by_the_printed_sql(
 
 
 def test_S10_prepared_transactions_standbys_and_stale_slots_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.source.doctor.IDLE_TRANSACTION_S", 0)
-    monkeypatch.setattr("millrace.source.doctor.STALE_SLOT_BYTES", 0)
+    monkeypatch.setattr("millrace.source.database.doctor.IDLE_TRANSACTION_S", 0)
+    monkeypatch.setattr("millrace.source.database.doctor.STALE_SLOT_BYTES", 0)
     with server_of(18, {"max_prepared_transactions": "5", "idle_replication_slot_timeout": "1h"}) as server:
         url = server.url()
         run(url, "CREATE TABLE a (id int PRIMARY KEY)", "SELECT pg_create_physical_replication_slot('stand_by', true)",

@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from millrace.errors import ConfigError, SourceAuthFailed, SourceUnreachable
-from millrace.source.connect import Database
-from millrace.source.embedded import (
+from millrace.source.database.connect import Database
+from millrace.source.server.embedded import (
     MOVED,
     Installation,
     PostgresServer,
@@ -166,7 +166,7 @@ def test_a_port_in_use_and_a_bad_setting_are_named(short_dir: str, postgres_18: 
 
 CHILD = """
 import sys, time
-from millrace.source.embedded import PostgresServer
+from millrace.source.server.embedded import PostgresServer
 server = PostgresServer(sys.argv[1], version=18, settings={"fsync": "off"})
 server.start()
 print(server.pid, server._keeper.pid, flush=True)

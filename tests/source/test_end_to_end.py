@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.source.embedded import PostgresServer, Tls
+from millrace.source.server.embedded import PostgresServer, Tls
 from support_postgres import ask, database, run, server_of
 from support_source_world import PASSWORD, STREAMED, SourceWorld, make_plain_role
 from support_workload import DDL, Workload, create_tables

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from millrace.model.tables import parse_lsn
-from millrace.source.embedded import PostgresServer
+from millrace.source.server.embedded import PostgresServer
 from support_breaks import STANDBY_SLOT, TABLE, is_synced, slot_of, standby_of
 from support_cluster import Cluster, free_ports, wait_for
 from support_postgres import ask, run, server_of

@@ -11,11 +11,11 @@ import pytest
 from millrace.core.reader import ServerFacts
 from millrace.errors import SlotLost, SlotMissing
 from millrace.model.sources import SourceSpec
-from millrace.source.connect import Database
-from millrace.source.doctor import Finding, diagnose
-from millrace.source.embedded import PostgresServer
-from millrace.source.guard import SlotGuard, SlotState, server_facts, slot_state
-from millrace.source.setup import Setup
+from millrace.source.database.connect import Database
+from millrace.source.database.doctor import Finding, diagnose
+from millrace.source.database.guard import SlotGuard, SlotState, server_facts, slot_state
+from millrace.source.database.setup import Setup
+from millrace.source.server.embedded import PostgresServer
 from support_postgres import SMALL_WAL, ask, fill_wal, run, server_of
 
 

@@ -18,7 +18,7 @@ import pytest
 from millrace import limits
 from millrace.errors import Deposed, InvalidProducerEpoch
 from millrace.model.progress import Change, LowMark, SchemaVersion
-from millrace.source.embedded import PostgresServer
+from millrace.source.server.embedded import PostgresServer
 from support_cluster import Cluster
 from support_postgres import database, run, server_of
 from support_reader import Rig

@@ -13,12 +13,12 @@ import pytest
 from millrace.errors import PublicationMissing, SlotActive, SourceError, SourceNotPermitted, TimedOut
 from millrace.model.sources import SourceSpec
 from millrace.model.tables import IDENTITY_FULL
-from millrace.source.catalog import table_of
-from millrace.source.connect import Database
-from millrace.source.embedded import PostgresServer
-from millrace.source.guard import free_slot, slot_state
-from millrace.source.setup import Prepared, Setup, published
-from millrace.source.sql import publish
+from millrace.source.database.catalog import table_of
+from millrace.source.database.connect import Database
+from millrace.source.database.guard import free_slot, slot_state
+from millrace.source.database.setup import Prepared, Setup, published
+from millrace.source.database.sql import publish
+from millrace.source.server.embedded import PostgresServer
 from support_postgres import TRAPS, ask, database, run, update_all
 
 HOSTILE = ['it"s', "sp ace.d%ot", "../..", "Größe", "x" * 63]

@@ -14,8 +14,8 @@ import pytest
 from millrace import limits
 from millrace.errors import TimedOut
 from millrace.model.tables import parse_lsn
-from millrace.source.connect import Database
-from millrace.source.stream import Piece, Stream
+from millrace.source.database.connect import Database
+from millrace.source.reading.stream import Piece, Stream
 from support_postgres import ask, run
 
 SLOT, PUBLICATION = "s", "p"

@@ -15,7 +15,7 @@ from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
 from millrace.changefeed.reader_host import Reader
 from millrace.ops.metrics import families, family
-from millrace.source.status import ReaderStatus
+from millrace.source.reading.status import ReaderStatus
 
 Value = Callable[[ReaderStatus], float | None]      # None: unknown, no sample
 

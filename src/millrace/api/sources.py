@@ -22,8 +22,8 @@ from millrace.errors import InvalidRequest
 from millrace.model.sources import SourceSpec
 from millrace.model.tables import lsn_text
 from millrace.ops.secrets import mask
-from millrace.source.connect import check_url
-from millrace.source.status import ReaderStatus
+from millrace.source.database.connect import check_url
+from millrace.source.reading.status import ReaderStatus
 
 REMOVE_WAIT_S = 10.0      # most removals are done by then and are answered as such
 

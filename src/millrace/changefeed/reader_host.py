@@ -21,7 +21,7 @@ from millrace.model.sources import ReaderPlaced
 from millrace.ops.ports import Ports
 from millrace.ops.secrets import mask
 from millrace.ops.supervisor import Backoff
-from millrace.source.status import ReaderStatus
+from millrace.source.reading.status import ReaderStatus
 
 log = structlog.get_logger(__name__)
 

@@ -19,9 +19,9 @@ from millrace.errors import MillraceError, UnknownTopicOrPartition
 from millrace.log.client import LogClient
 from millrace.model.sources import ReaderPlaced, SourceSpec
 from millrace.ops.ports import Ports
-from millrace.source.connect import Database
-from millrace.source.reader import SourceReader
-from millrace.source.setup import Setup
+from millrace.source.database.connect import Database
+from millrace.source.database.setup import Setup
+from millrace.source.reading.reader import SourceReader
 from millrace.store.contract import Candidate, Store
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from millrace.cli.bench_source_report import Copied, Run
 from millrace.cli.exits import FAILED, CommandFailed
 from millrace.cli.peer_debezium import Debezium
 from millrace.model.tables import lsn_text, parse_lsn
-from millrace.source.embedded import PostgresServer
+from millrace.source.server.embedded import PostgresServer
 
 ROWS_PER_TRANSACTION = 1000
 PUBLICATION = "bench"
@@ -95,7 +95,7 @@ def run(*, quick: bool, out: str, peer: str | None, peer_dir: str, rows: int | N
 
 
 def _newest() -> int:
-    from millrace.source.embedded import find_postgres
+    from millrace.source.server.embedded import find_postgres
 
     return max(found.version[0] for found in find_postgres())
 

@@ -29,7 +29,7 @@ def doctor(
     output
         Form of the output.
     """
-    from millrace.source.doctor import diagnose  # the database driver: other commands start faster without it
+    from millrace.source.database.doctor import diagnose  # the database driver: other commands start faster without it
 
     findings = asyncio.run(diagnose(url, tuple(tables or ("*.*",))))
     errors = [finding for finding in findings if finding.severity == "error"]

@@ -23,7 +23,7 @@ from millrace.core.sources import progress_topic, table_topic
 from millrace.log.client import PlainClient, Record
 from millrace.model.progress import CopyStarted, Manifest, SchemaVersion, decode_progress
 from millrace.model.tables import NOWHERE, Lsn, Oid, Place, TableSchema, parse_lsn
-from millrace.source.embedded import PostgresServer
+from millrace.source.server.embedded import PostgresServer
 from millrace.wire.changes import HEADER_KEY, Assembler, BatchHeader, BatchKind, decode_header, decode_rows
 from millrace.wire.pg.types import AFTER, BEFORE, DELETE
 

@@ -1,0 +1,1 @@
+"""The stream of changes into the log: one life of a reader, from its fence to its marks."""

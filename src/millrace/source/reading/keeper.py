@@ -1,0 +1,240 @@
+"""Looks after a running stream: the catalogue, the publication, the slot, copies that are owed [S5, S7, S9, S11].
+
+In: a look every few seconds, and news from the stream (a table was made, altered, dropped; rows of an unknown table).
+Out: tables added with topic and copy, tables lost with their reason, the slot's health. Promise: what the stream cannot
+carry is a state with a reason; rows that were not published for a while are owed a copy, and get one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from millrace import limits
+from millrace.core.sources import SourceState
+from millrace.core.table_rules import TableRules, quote_rule
+from millrace.errors import (
+    Deposed,
+    InvalidRequest,
+    MillraceError,
+    PublicationMissing,
+    SourceError,
+    UnknownTable,
+    Unreachable,
+)
+from millrace.model.progress import SchemaVersion
+from millrace.model.sources import ProgressBase, SourceSpec
+from millrace.model.tables import IDENTITY_FULL, Lsn, Oid, Place, TableSchema, lsn_text
+from millrace.ops.logging import get_logger
+from millrace.source.database.catalog import quoted
+from millrace.source.database.connect import Connection, Database
+from millrace.source.database.setup import LOCK_S, Prepared, Setup
+from millrace.source.database.sql import message_prefix
+from millrace.source.database.watch import SlotWatch
+from millrace.source.reading.debts import BY_HAND, Debts
+from millrace.source.reading.office import SourceOffice
+from millrace.source.reading.raising import partitions_of
+from millrace.source.reading.session import Session, Shared
+
+log = get_logger("source.keeper")
+
+_HERE = "SELECT c.oid::int8, c.relispartition FROM pg_catalog.pg_class c WHERE c.oid = ANY(%s::oid[])"
+_SAY_DROPPED = """
+SELECT pg_catalog.pg_logical_emit_message(true, %s, pg_catalog.json_build_object('kind', 'drop', 'oid', %s::int8)::text)
+"""
+
+
+class Keeper:
+    """Of one session; `session` is set before it runs."""
+
+    session: Session
+
+    def __init__(
+        self, *, spec: SourceSpec, database: Database, setup: Setup, watch: SlotWatch, office: SourceOffice,
+        shared: Shared, debts: Debts,
+    ) -> None:
+        self._spec, self._database, self._setup, self._watch = spec, database, setup, watch
+        self._office, self._shared, self.debts = office, shared, debts
+        self._rules = TableRules(spec.tables)
+        self._lock = asyncio.Lock()              # one change of the set of tables at a time
+        self._news = asyncio.Event()
+        self._said_dropped: set[Oid] = set()
+        self._missed_at: dict[Oid, Lsn] = {}     # where the WAL ended when a table was first not there
+
+    @property
+    def _state(self) -> SourceState:
+        return self._office.state
+
+    async def run(self) -> None:
+        while True:
+            self._news.clear()
+            await self._try()
+            # A copy that is owed is looked after sooner: its end is news that nobody sends.
+            owing = any(table.state == "needs_copy" for table in self._state.tables.values())
+            try:
+                async with asyncio.timeout(limits.SOURCE_POLL_S / (10 if owing else 1)):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+
+    # -- news from the stream ----------------------------------------------------------------------------------------
+
+    async def ddl(self, content: dict[str, Any]) -> None:
+        """A statement about a table, told by an event trigger, or its drop."""
+        oid, query = int(content.get("oid", 0)), str(content.get("query", "")).lower()
+        if content.get("kind") == "drop":
+            # On record before the drop can be resolved: a reader after us will not hear of it.
+            await self.debts.set_state(oid, "dropped", "the table was dropped")
+        elif oid in self._shared.partitions and " type " in query and " using " in query:
+            # May rewrite every row and keep the type: nothing else in the stream says so.
+            await self.debts.owe(oid, "a column was rewritten")
+        self._news.set()
+
+    async def altered(self, before: TableSchema, now: TableSchema) -> None:
+        if (before.schema, before.name) != (now.schema, now.name):
+            await self._office.decide(lambda state: state.add_table(
+                oid=now.oid, schema=now.schema, name=now.name, partitions=self._shared.partitions[now.oid]))
+        async with await self._database.connect() as connection:
+            with self._database.explained("look at a changed table"):
+                await self.debts.altered(connection, before, now)
+        self._news.set()
+
+    def notice(self, severity: str, text: str) -> MillraceError | None:
+        """From 18 on a missing publication is a warning only, and rows are left out: nothing behind it counts."""
+        if severity == "WARNING" and "publication" in text:
+            return PublicationMissing(f"{text}; changes made meanwhile are not in the stream")
+        return None
+
+    async def stranger(self, table: TableSchema, lsn: Lsn) -> bool:
+        """Rows of a table without a topic: published by somebody, or by us a moment ago."""
+        if not self._rules.takes(table.schema, table.name):
+            self._shared.status.warn(f"rows of {table.full_name}",
+                                     f"{table.full_name} is published, but no rule takes it: its rows are left out")
+            return False
+        async with self._lock:
+            await self._open(table, self._spec.partitions or 1)
+        self._news.set()
+        return True
+
+    async def oversize(self, table: TableSchema, place: Place, size: int) -> None:
+        reason = f"a row of {size} bytes at {lsn_text(place.commit_lsn)} is above {limits.CHANGE_ROW_BYTES_MAX}"
+        await self.debts.set_state(table.oid, "needs_copy", f"{reason} {BY_HAND}")
+
+    async def copy_table(self, name: str) -> int:
+        found = [table for table in self._state.tables.values()
+                 if table.state != "dropped" and name in (
+                     f"{table.schema}.{table.name}", quoted(table.schema, table.name),
+                     quote_rule(table.schema, table.name))]
+        if not found:
+            raise UnknownTable(f"source {self._spec.name!r} has no table {name!r}")
+        if found[0].state == "refused":
+            raise InvalidRequest(f"table {name!r} is not carried, so a copy would go stale: {found[0].reason}")
+        async with self._lock, await self._database.connect() as connection:
+            with self._database.explained(f"copy {name}"):
+                copy = await self.debts.plan(connection, found[0].oid)
+        if copy is None:
+            raise InvalidRequest(f"table {name!r} does not exist any more")
+        return copy
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    async def _try(self) -> None:
+        """A look that fails is no reason to end a stream that goes on; a gap in it is."""
+        status = self._shared.status
+        try:
+            with self._database.explained("look after the source"):
+                await self._look()
+            status.warn("look", "")
+        except (PublicationMissing, Deposed):
+            raise
+        except (SourceError, Unreachable) as error:
+            if "shutting down" in str(error):
+                raise       # the server waits until we have acknowledged everything; the log may take long for that
+            if status.warn("look", str(error)):
+                log.warning("cannot look after the source", source=self._spec.name, why=str(error))
+
+    async def _look(self) -> None:
+        await self._office.check()
+        known = set(self._shared.partitions)
+        prepared = await self._setup.ensure()
+        # Sizes are read under a lock: behind somebody who waits to alter a table it is not waited for long.
+        settings = {"lock_timeout": f"{LOCK_S}s"}
+        async with self._lock, await self._database.connect(settings=settings) as connection:
+            with self._database.explained("look at the catalogue"):
+                await self._watch.look(connection)
+                await self._meet(prepared, known)
+                await self._miss(connection, prepared)
+                await self.debts.pay(connection)
+        self._warn(prepared)
+        if self._shared.base is not None and self._shared.status.marks:
+            await self._office.record([ProgressBase(self._shared.base)])
+            self._shared.base = None
+
+    async def _meet(self, prepared: Prepared, known: set[Oid]) -> None:
+        for table in prepared.tables:
+            if table.oid not in self._shared.partitions:
+                log.info("a table joins", source=self._spec.name, table=table.full_name, oid=table.oid)
+                await self._open(table.version, partitions_of(self._spec, table))
+            elif table.oid in prepared.added and table.oid in known:
+                await self.debts.owe(table.oid, "it was not published for a while")
+            elif self._state.tables[table.oid].state == "refused":
+                await self.debts.owe(table.oid, "it was not carried for a while")
+            await self.debts.leaves(table)
+            await self.debts.terms(table.oid, prepared.terms.get(table.oid, ""))
+        for unfit in prepared.unfit:
+            if unfit.table.oid in self._shared.partitions:
+                await self.debts.set_state(unfit.table.oid, "refused", unfit.reason)
+
+    async def _miss(self, connection: Connection, prepared: Prepared) -> None:
+        """Tables that are gone, or became a partition of another. Where no trigger tells it, we say so in the WAL
+        ourselves, behind what happened."""
+        here = {table.oid for table in prepared.tables} | {one.table.oid for one in prepared.unfit}
+        gone = [oid for oid, table in self._state.tables.items() if table.state != "dropped" and oid not in here]
+        if gone:
+            cursor = await connection.execute(_HERE, [gone])
+            still: dict[Oid, bool] = dict(await cursor.fetchall())
+            for oid in gone:
+                silent = still.get(oid, not prepared.has_triggers or self._passed_over(oid))
+                if silent and oid not in self._said_dropped:
+                    self._said_dropped.add(oid)
+                    await connection.execute(_SAY_DROPPED.encode(), [message_prefix(self._spec.name), oid])
+        await self.debts.give_up_dropped()
+
+    def _passed_over(self, oid: Oid) -> bool:
+        """A trigger told its drop, and nobody kept it: the table was not known yet, or a reader died with the news."""
+        status = self._shared.status
+        return status.resolved > self._missed_at.setdefault(oid, status.server_end)
+
+    def _warn(self, prepared: Prepared) -> None:
+        status = self._shared.status
+        said = {f"table {name}": f"{name} is not carried: {'; '.join((one.reason, *one.repair))}"
+                for one in prepared.unfit if (name := one.table.full_name)}
+        for about in [about for about in status.warnings if about.startswith("table ") and about not in said]:
+            status.warn(about, "")
+        for about, text in said.items():
+            if status.warn(about, text):
+                log.warning("a table is not carried", source=self._spec.name, why=text)
+        status.warn("setup", "; ".join(prepared.notes))
+
+    async def _open(self, table: TableSchema, partitions: int) -> None:
+        """Record, topic, fence, schema; rows are taken from then on. Another may have been faster."""
+        shared, session = self._shared, self.session
+        if table.oid in shared.partitions:
+            return
+        added = await self._office.decide(lambda state: state.add_table(
+            oid=table.oid, schema=table.schema, name=table.name, partitions=partitions))
+        opened = await shared.lanes.open_tables([self._state.tables[table.oid]])
+        if table.oid not in shared.standing.schemas.in_force:
+            # In force from what is resolved by now: the table's first row comes later in the stream.
+            place = Place(session.core.resolved, -1)
+            await shared.lanes.tell(SchemaVersion(session.core.generation, table, *place))
+            shared.standing.schemas.named(table.oid, place)
+            shared.standing.schemas.use(table, place)
+            if table.oid not in session.decoder.tables:
+                session.decoder.tables[table.oid] = table
+                if table.identity == IDENTITY_FULL:
+                    session.decoder.set_keys(table.oid, [table.columns[i].name for i in table.keys])
+        for p, one in opened.items():
+            session.core.added(p, one.end)
+            shared.standing.log_ends[p] = one.end
+        shared.partitions[table.oid] = added.partitions

@@ -1,0 +1,355 @@
+"""The copier's decisions with a runner that answers as it is told; no database, no broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millrace.core.copies import Copies
+from millrace.errors import TopicExists
+from millrace.model.ids import ProcessIdentity
+from millrace.model.progress import ChunksAbandoned, CopyStarted, ProgressRecord
+from millrace.model.sources import ChunkSpan, SourceSpec
+from millrace.model.tables import Column, TableSchema
+from millrace.ops.ports import Ports
+from millrace.ops.real import BootClock, RealFileSystem, RealRandom
+from millrace.source.copying import copier as module
+from millrace.source.copying.attempt import FAILED, TABLE_CHANGED, TRANSIENT, ChunkProgress, ChunkResult, ChunkTask
+from millrace.source.copying.copier import Copier
+from millrace.source.reading.office import SourceOffice
+from millrace.store.contract import Candidate
+from millrace_sim.store import MemoryStore, MemoryStoreState
+from support_brokers import Machine, OneProcess
+
+TABLE = TableSchema(7, "public", "t", "d", (Column("id", 20, is_key=True),))
+Answer = Callable[[ChunkTask], ChunkResult | None]
+
+
+class Runner:
+    """`answer` None: the attempt hangs until it is cancelled."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.tasks: list[ChunkTask] = []
+        self.running = 0
+        self.most = 0
+        self.cancelled: list[ChunkTask] = []
+
+    async def run(self, task: ChunkTask, report: Callable[[ChunkProgress], None]) -> ChunkResult:
+        self.tasks.append(task)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await asyncio.sleep(0)
+            report(ChunkProgress(5, 50, "half"))
+            result = self.answer(task)
+            if result is None:
+                await asyncio.Event().wait()
+            assert result is not None
+            return result
+        except asyncio.CancelledError:
+            self.cancelled.append(task)
+            raise
+        finally:
+            self.running -= 1
+
+    async def rest(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class Topics:
+    async def create_topic(self, name: str, **_: Any) -> None:
+        raise TopicExists(name)
+
+
+class Host:
+    def __init__(self, office: SourceOffice) -> None:
+        self.spec = SourceSpec(name="s", url="postgresql://nobody@127.0.0.1:1/none")
+        self.epoch, self.office, self.client = office.epoch, office, Topics()
+        self.progress: list[ProgressRecord] = []
+
+    async def append_progress(self, *records: ProgressRecord) -> None:
+        self.progress += records
+
+    async def name_schema(self, table: TableSchema) -> None:
+        pass
+
+
+class Lives:
+    """A snapshot that lives until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.lost, self.reason, self.name = asyncio.Event(), "", "snap"
+
+    async def release(self) -> None:
+        self.name = ""
+
+
+class World:
+    def __init__(self) -> None:
+        self.ports = Ports(clock=BootClock(), random=RealRandom(), processes=OneProcess(Machine()), fs=RealFileSystem())
+        self.disk = MemoryStoreState()
+        self.epoch = 0
+
+    async def host(self) -> Host:
+        self.epoch += 1
+        office = SourceOffice(MemoryStore(self.disk, self.ports), "s", self.epoch)
+        await office.open(Candidate(self.epoch, "", ProcessIdentity("t", self.epoch, self.epoch)))
+        if self.epoch == 1:
+            await office.decide(lambda s: s.raise_generation(generation=1, reason="", at=9, system_id="1", timeline=1))
+            await office.decide(lambda s: s.add_table(oid=7, schema="public", name="t", partitions=2))
+        return Host(office)
+
+    async def copier(self, host: Host, runner: Runner, *, kind: str = "snapshot", chunks: int = 4, **options: Any,
+                     ) -> Copier:
+        spans = tuple(ChunkSpan(7, n, n + 1) for n in range(chunks))
+        copy = await host.office.decide(lambda s: s.plan_copy(
+            7, kind=kind, at=9 if kind == "snapshot" else 0, chunks=spans))  # type: ignore[arg-type]
+        copier = Copier(host, self.ports, bootstrap=["b:1"], runner=runner, **options)  # type: ignore[arg-type]
+        copier._books.schemas[copy] = TABLE
+        if kind == "snapshot":
+            copier._holder = Lives()  # type: ignore[assignment]
+        return copier
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def running(copier: Copier, condition: Callable[[], Any]) -> None:
+    work = asyncio.create_task(copier.run())
+    try:
+        await until(lambda: condition() or work.done())
+        assert not work.done() or work.exception() is None
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+def done(host: Host) -> bool:
+    return host.office.state.copies.is_done(1)
+
+
+def copies(host: Host) -> Copies:
+    return host.office.state.copies
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COPY_BACKOFF_MIN_S", 0.0005)
+    monkeypatch.setattr(module, "COPY_BACKOFF_MAX_S", 0.001)
+
+
+@pytest.fixture
+def catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def now(self: Copier, task: Any) -> TableSchema:
+        return TABLE
+    monkeypatch.setattr(Copier, "_schema_now", now)
+
+
+def test_S4_every_attempt_is_on_record_before_it_begins_and_only_so_many_run() -> None:
+    async def main() -> None:
+        host = await World().host()
+        on_record: list[bool] = []
+
+        def answer(task: ChunkTask) -> ChunkResult:
+            on_record.append(copies(host).by_id[1].chunks[task.chunk].attempts == task.attempt)
+            return ChunkResult(rows=10, bytes=100)
+
+        runner = Runner(answer)
+        copier = await World().copier(host, runner, chunks=7, parallel=2)
+        await running(copier, lambda: done(host))
+        assert on_record == [True] * 7
+        assert runner.most <= 2
+        assert {(t.snapshot, t.position, t.kind) for t in runner.tasks} == {("snap", 9, "snapshot")}
+        [status] = copier.status()
+        assert (status.rows, status.bytes, status.share, status.state) == (70, 700, 1.0, "done")
+
+    asyncio.run(main())
+
+
+def test_S4_parallel_bounds_what_runs_at_once_and_ending_ends_it() -> None:
+    async def main() -> None:
+        host = await World().host()
+        runner = Runner(lambda task: None)
+        copier = await World().copier(host, runner, parallel=3, chunks=9)
+        await running(copier, lambda: runner.running == 3)
+        assert runner.most == 3
+        assert len(runner.cancelled) == 3
+        assert copier.status()[0].state == "waiting"
+
+    asyncio.run(main())
+
+
+def test_S4_failures_are_tried_again_then_seldom_with_their_reason_or_at_retry() -> None:
+    async def main() -> None:
+        host = await World().host()
+        broken = True
+
+        def answer(task: ChunkTask) -> ChunkResult:
+            return ChunkResult(error="no such luck", code=FAILED) if broken and task.chunk == 1 else ChunkResult(rows=1)
+
+        copier = await World().copier(host, Runner(answer))
+        work = asyncio.create_task(copier.run())
+        await until(lambda: copier.status()[0].why.startswith("stopped after 8 attempts: no such luck"))
+        assert copies(host).by_id[1].chunks[1].attempts == 8
+        assert copies(host).figures(1).chunks_done == 3                # the others went on
+        broken = False
+        copier.retry(1)
+        await until(lambda: done(host))
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        assert copies(host).by_id[1].chunks[1].done_by == 9            # numbers are never used twice
+
+    asyncio.run(main())
+
+
+def test_S4_what_does_not_answer_is_tried_for_ever() -> None:
+    async def main() -> None:
+        host = await World().host()
+        runner = Runner(lambda task: ChunkResult(error="down", code=TRANSIENT) if task.attempt < 20 else ChunkResult())
+        copier = await World().copier(host, runner, chunks=1)
+        await running(copier, lambda: done(host))
+        assert copies(host).by_id[1].chunks[0].done_by == 20
+
+    asyncio.run(main())
+
+
+def test_S4_a_lost_snapshot_is_on_record_then_in_progress_and_the_rest_runs_as_windows(catalogue: None) -> None:
+    async def main() -> None:
+        host = await World().host()
+
+        def answer(task: ChunkTask) -> ChunkResult | None:
+            if task.kind == "snapshot":
+                return ChunkResult(rows=1) if task.chunk == 0 else None
+            copier.high_mark(task.copy, task.chunk, task.attempt)
+            return ChunkResult(rows=2)
+
+        runner = Runner(answer)
+        copier = await World().copier(host, runner, parallel=2)
+        work = asyncio.create_task(copier.run())
+        await until(lambda: copies(host).figures(1).chunks_done == 1 and len(runner.tasks) == 3)
+        copier._holder.reason = "killed"  # type: ignore[union-attr]
+        copier._holder.lost.set()         # type: ignore[union-attr]
+        await until(lambda: done(host))
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        assert [c.kind for c in copies(host).by_id[1].chunks] == ["snapshot", "watermark", "watermark", "watermark"]
+        assert host.progress == [ChunksAbandoned(1, 1, (1, 2, 3))]
+        assert {t.chunk for t in runner.cancelled} == {1, 2}           # under way when it was lost
+        assert {(t.position, t.snapshot) for t in runner.tasks if t.kind == "watermark"} == {(0, "")}
+
+    asyncio.run(main())
+
+
+def test_S4_a_table_that_changed_takes_only_its_own_copy_off_the_snapshot(catalogue: None) -> None:
+    async def main() -> None:
+        host = await World().host()
+        await host.office.decide(lambda s: s.add_table(oid=8, schema="public", name="u", partitions=1))
+
+        def answer(task: ChunkTask) -> ChunkResult:
+            if task.kind == "watermark":
+                copier.high_mark(task.copy, task.chunk, task.attempt)
+            elif task.copy == 1:
+                return ChunkResult(error="was rewritten", code=TABLE_CHANGED)
+            return ChunkResult(rows=1)
+
+        copier = await World().copier(host, Runner(answer))
+        other = await host.office.decide(lambda s: s.plan_copy(8, kind="snapshot", at=9, chunks=(ChunkSpan(8),)))
+        copier._books.schemas[other] = TABLE
+        await running(copier, lambda: done(host))
+        assert {c.kind for c in copies(host).by_id[1].chunks} == {"watermark"}
+        assert {c.kind for c in copies(host).by_id[2].chunks} == {"snapshot"}
+
+    asyncio.run(main())
+
+
+def test_S5_a_window_is_done_by_its_high_mark_not_by_its_worker(catalogue: None) -> None:
+    async def main() -> None:
+        host = await World().host()
+        runner = Runner(lambda task: ChunkResult(rows=3, bytes=30))
+        copier = await World().copier(host, runner, kind="watermark", chunks=2)
+        work = asyncio.create_task(copier.run())
+        await until(lambda: len(copier._books.awaiting) == 2)
+        assert not any(c.is_done for c in copies(host).by_id[1].chunks)
+        copier.high_mark(1, 0, 1)
+        copier.high_mark(1, 1, 1)
+        copier.high_mark(1, 1, 1)          # told twice
+        copier.high_mark(99, 0, 1)         # of nothing we know
+        await until(lambda: done(host))
+        assert len(runner.tasks) == 2
+        assert copies(host).figures(1).rows == 6
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_S5_a_high_mark_counts_although_its_worker_died_behind_it(catalogue: None) -> None:
+    async def main() -> None:
+        host = await World().host()
+
+        def answer(task: ChunkTask) -> ChunkResult:
+            copier.high_mark(task.copy, task.chunk, task.attempt)
+            return ChunkResult(error="killed", code=FAILED)
+
+        runner = Runner(answer)
+        copier = await World().copier(host, runner, kind="watermark", chunks=1)
+        await running(copier, lambda: done(host))
+        assert copies(host).by_id[1].chunks[0].done_by == 1
+
+    asyncio.run(main())
+
+
+def test_S5_windows_do_not_run_far_ahead_of_the_reader(catalogue: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COPY_AWAITING_MAX", 3)
+
+    async def main() -> None:
+        host = await World().host()
+        runner = Runner(lambda task: ChunkResult())
+        copier = await World().copier(host, runner, kind="watermark", chunks=20, parallel=1)
+        work = asyncio.create_task(copier.run())
+        await until(lambda: len(copier._books.awaiting) == 3 and not copier._books.running)
+        copier.wake()
+        await until(lambda: not copier._changed.is_set())              # it has looked again
+        assert len(runner.tasks) == 3
+        copier.high_mark(1, 0, 1)
+        await until(lambda: len(runner.tasks) == 4)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_S4_a_new_copier_says_again_what_the_last_one_may_not_have_said(catalogue: None) -> None:
+    async def main() -> None:
+        world = World()
+        host = await world.host()
+        copier = await world.copier(host, Runner(lambda task: None if task.chunk else ChunkResult(rows=1)))
+        await running(copier, lambda: copies(host).figures(1).chunks_done == 1)
+
+        host = await world.host()                                      # its predecessor's snapshot is gone with it
+        await host.office.decide(lambda s: s.plan_copy(7, kind="watermark", chunks=(ChunkSpan(7, by_key=True),)))
+
+        def answer(task: ChunkTask) -> ChunkResult:
+            again.high_mark(task.copy, task.chunk, task.attempt)
+            return ChunkResult(rows=1)
+
+        runner = Runner(answer)
+        again = Copier(host, world.ports, bootstrap=["b:1"], runner=runner)  # type: ignore[arg-type]
+        await running(again, lambda: done(host))
+        assert [r for r in host.progress if isinstance(r, CopyStarted)] == [
+            CopyStarted(1, 2, 7, "__millrace.s.copy.2", 1, 0, "watermark")]
+        assert ChunksAbandoned(1, 1, (1, 2, 3)) in host.progress
+        assert all(t.kind == "watermark" for t in runner.tasks)
+        assert (1, 0) not in {(t.copy, t.chunk) for t in runner.tasks}  # done before, not repeated
+
+    asyncio.run(main())
