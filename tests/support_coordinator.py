@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from millrace.changefeed.coordinator import CoordinatorShell, Reign, Workshop
-from millrace.core.sources import SourceState
+from millrace.core.sources.registry import SourceState
 from millrace.model.sources import CoordinatorRecords, ReaderPlaced, SourceSpec, decode_coordinator
 from millrace.ops.ports import Ports
 from millrace.source.reading.status import ReaderStatus

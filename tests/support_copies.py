@@ -23,8 +23,8 @@ from typing import Any
 
 import psycopg
 
-from millrace.core.copies import Copies
-from millrace.core.sources import progress_topic
+from millrace.core.sources.copies import Copies
+from millrace.core.sources.registry import progress_topic
 from millrace.log.client import LogClient, PlainClient
 from millrace.model.ids import ProcessIdentity
 from millrace.model.progress import (

@@ -19,7 +19,7 @@ from typing import Any
 
 import psycopg
 
-from millrace.core.sources import Table
+from millrace.core.sources.registry import Table
 from millrace.errors import MillraceError
 from millrace.log.client import LogClient, PlainClient
 from millrace.model.progress import Mark, ProgressRecord
@@ -27,6 +27,7 @@ from millrace.model.sources import SourceSpec
 from millrace.model.tables import parse_lsn
 from millrace.ops.real import real_ports
 from millrace.source.copying.attempt import ChunkProgress, ChunkResult, ChunkTask, run_chunk
+from millrace.source.copying.processes import ChunkRunner
 from millrace.source.reading.reader import SourceReader
 from millrace.source.reading.status import ReaderStatus
 from millrace.store import Candidate, open_store
@@ -52,6 +53,7 @@ class Rig:
                  tables: tuple[str, ...] = ("*.*",), **spec: Any) -> None:
         self.bootstrap, self.url, self.directory, self.name = tuple(bootstrap), url, directory, name
         self.spec = SourceSpec(name=name, url=url, tables=tables, **spec)
+        self.runner: ChunkRunner = InThread()
         self.epoch = 0
 
     def reader(self, *, epoch: int | None = None) -> Life:
@@ -189,7 +191,7 @@ class Life:
                 self.reader = SourceReader(
                     self.rig.spec, epoch=self.epoch, store=store, candidate=me, client=client,
                     bootstrap=self.rig.bootstrap, spool_dir=f"{self.rig.directory}/spool-{self.epoch}", ports=ports,
-                    runner=InThread())
+                    runner=self.rig.runner)
                 self._task = asyncio.create_task(self.reader.run())
                 await asyncio.wait((self._task,))
         finally:

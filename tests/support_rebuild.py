@@ -17,8 +17,9 @@ from itertools import groupby
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from millrace.core.reader import Folded, fold
-from millrace.core.windows import Key, Rank, Rebuilt, Window, Windows, changed_after
+from millrace.core.sources.reader import Folded, fold
+from millrace.core.sources.whole import Row, Step, Whole, unseen
+from millrace.core.sources.windows import Key, Rank, Rebuilt, Window, Windows, changed_after
 from millrace.model.progress import Change, Mark, ProgressRecord, SchemaVersion
 from millrace.model.tables import NOWHERE, Lsn, Oid, Place, TableSchema
 
@@ -101,8 +102,8 @@ class Table:
     schema: TableSchema
     partitions: int
     rebuilt: Rebuilt = field(default_factory=Rebuilt)
-    whole: Counter[tuple[Text, ...]] = field(default_factory=Counter)    # rows of a table without a key
-    whole_changes: list[tuple[Lsn, RowChange]] = field(default_factory=list)
+    whole: Whole = field(default_factory=Whole)                          # a table without a key
+    steps: list[Step] = field(default_factory=list)                      # its changes of this generation
     changes: list[tuple[Lsn, str, Key]] = field(default_factory=list)    # of this generation, for windows
     truncates: list[Lsn] = field(default_factory=list)
     positions: dict[int, int] = field(default_factory=dict)
@@ -114,10 +115,13 @@ class Table:
     def key_names(self) -> tuple[str, ...]:
         return tuple(self.schema.columns[i].name for i in self.schema.keys)
 
+    def in_order(self, values: Values) -> Row:
+        return tuple(values.get(column.name) for column in self.schema.columns)
+
     def rows(self) -> Counter[tuple[Text, ...]]:
         """All rows, columns in the order of the present schema."""
         if not self.key_names:
-            return self.whole
+            return self.whole.rows  # type: ignore[return-value]
         names = [column.name for column in self.schema.columns]
         held = Counter[tuple[Text, ...]]()
         for row in self.rebuilt.rows.values():
@@ -185,7 +189,7 @@ class Rebuild:
             raise LogError(f"generation {generation}: snapshot chunks without manifest, not given up: {pending[:5]}")
         for oid, table in self.tables.items():
             table.changes.clear()
-            table.whole_changes.clear()
+            table.steps.clear()
             table.truncates.clear()
             table.merged = NOWHERE
             first = next((schema for g, _, schema in self.versions[oid] if g == generation), None)
@@ -255,7 +259,6 @@ class Rebuild:
         if isinstance(change, Marker):
             self._mark(table, rank, change.change)
         elif not table.key_names:
-            table.whole_changes.append((rank.commit_lsn, change))
             self._apply_whole(table, change)
         else:
             self._apply_row(table, rank, change)
@@ -273,23 +276,23 @@ class Rebuild:
             table.rebuilt.update(rank, key, row.after, unchanged=row.unchanged)
 
     def _apply_whole(self, table: Table, row: RowChange) -> None:
-        names = [column.name for column in table.schema.columns]
         if row.unchanged:
             raise LogError(f"{table.schema.full_name}: {row.place}: carried whole, and yet columns are missing")
-        if row.op != "insert":
-            gone = tuple(row.before.get(name) for name in names)
-            table.whole[gone] -= 1
-            if not table.whole[gone]:
-                del table.whole[gone]
-        if row.op != "delete":
-            table.whole[tuple(row.after.get(name) for name in names)] += 1
+        self._step(table, Step(
+            row.place.commit_lsn, row.xid, went=table.in_order(row.before) if row.op != "insert" else None,
+            came=table.in_order(row.after) if row.op != "delete" else None))
+
+    def _step(self, table: Table, step: Step) -> None:
+        table.steps.append(step)
+        table.whole.apply(step)
 
     def _mark(self, table: Table, rank: Rank, change: Change) -> None:
         if change.kind == "truncate":
             table.rebuilt.truncate(rank)
-            table.whole.clear()
             if rank.commit_lsn not in table.truncates:
                 table.truncates.append(rank.commit_lsn)
+            if not table.key_names:              # from every partition, one behind the other: once is as often
+                self._step(table, Step(rank.commit_lsn, change.xid, truncates=True))
         elif change.kind == "drop":
             table.dropped = True
         elif change.schema_id is not None:
@@ -324,14 +327,10 @@ class Rebuild:
             self.counts["swept"] += len(table.rebuilt.sweep(sweep.below))
 
     def _put_whole(self, window: Window, table: Table, rows: list[Values]) -> None:
-        """Without a key rows cannot be told apart: the chunk is all there was, and changes it has not seen follow."""
-        table.whole = Counter(tuple(row.get(c.name) for c in table.schema.columns) for row in rows)
-        if window.manifest.kind == "watermark":
-            for lsn, change in table.whole_changes:
-                if lsn > window.low and not is_visible(change.xid, window.manifest.snapshot):
-                    self._apply_whole(table, change)
-        if any(lsn > window.low for lsn in table.truncates):
-            raise LogError(f"{table.schema.full_name}: truncated inside a window; this checker cannot tell")
+        inside = [step for step in table.steps if window.low < step.commit_lsn <= window.high]
+        self.counts["whole_unseen"] += (left := sum(1 for _ in unseen(window, inside)))
+        self.counts["whole_contained"] += len(inside) - left
+        table.whole.chunk(window, [table.in_order(row) for row in rows], table.steps)
         self.counts["whole"] += 1
         self.windows.used(window)
 
@@ -382,15 +381,6 @@ class Rebuild:
                     if record.generation == self.folded.generation and record.first.commit_lsn <= self.folded.resolved:
                         raise LogError(f"{table.schema.full_name}[{partition}] offset {record.offset}: a change at "
                                        f"{record.first} stands above the end of mark {self.folded.resolved:X}")
-
-
-def is_visible(xid: int, snapshot: str) -> bool:
-    """Whether a transaction (32 bits of it) was over when the snapshot `xmin:xmax:xip,…` was taken."""
-    low, high, running = snapshot.split(":")
-    whole = int(high) - ((int(high) - xid) & 0xFFFFFFFF)         # the one nearest below xmax ...
-    if int(high) - whole > 1 << 31:
-        whole += 1 << 32                                         # ... or just above it
-    return whole < int(low) or (whole < int(high) and str(whole) not in running.split(","))
 
 
 # -- schema changes ------------------------------------------------------------------------------------------------

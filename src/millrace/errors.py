@@ -8,8 +8,10 @@
     │   └── SourceError          the database of a source: SourceAuthFailed, SourceNotPermitted, SlotLost …
     ├── Refused ............... a rule of the protocol said no (stale epoch, not leader, lease over)
     │   ├── NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch, NotEnoughReplicas …
-    │   └── Deposed, OfficeHeld, StaleIncarnation, StaleToken
+    │   ├── Deposed, OfficeHeld, StaleIncarnation, StaleToken
+    │   └── PositionMissing, Superseded, PositionMoved, ClaimRefused …
     ├── Unreachable ........... the other side did not answer (retriable)
+    ├── DeliveryError ......... a sink did not take what it was given: DeliveryTransient, RowRefused, TableRefused
     └── Damaged ............... bytes that are not what was written
         └── CorruptBatch, NewerFormat, DiskFailed
 
@@ -102,6 +104,16 @@ class UnknownSource(UserError):
     http_status = 404
 
 
+class ChangefeedExists(UserError):
+    code = "changefeed_exists"
+    http_status = 409
+
+
+class UnknownChangefeed(UserError):
+    code = "unknown_changefeed"
+    http_status = 404
+
+
 class UnknownTable(UserError):
     code = "unknown_table"
     http_status = 404
@@ -111,6 +123,39 @@ class InvalidTableRule(UserError):
     """The message shows the rule and where in it the trouble is."""
 
     code = "invalid_table_rule"
+
+
+class InvalidSinkUri(UserError):
+    """The message shows the URI and where in it the trouble is."""
+
+    code = "invalid_sink_uri"
+
+
+class InvalidOption(UserError):
+    """An option of the Spark data source; the message names it and what it may be."""
+
+    code = "invalid_option"
+
+
+class SchemaChanged(UserError):
+    """Rows that the schema of this query cannot hold; the message says from where on and how to go on."""
+
+    code = "schema_changed"
+    http_status = 409
+
+
+class TableTruncated(UserError):
+    """A truncation stands in the rows that were asked for, and the reader has not said what it makes of it."""
+
+    code = "table_truncated"
+    http_status = 409
+
+
+class CopyNotReadable(UserError):
+    """Rows of a copy that cannot be told from those of the changes around it."""
+
+    code = "copy_not_readable"
+    http_status = 409
 
 
 class UnsupportedVersion(UserError):
@@ -216,6 +261,19 @@ class OffsetOutOfRange(Refused):
     kafka_code = 1
 
 
+class DataLost(Refused):
+    """Changes that were asked for are no longer in the log, or never came there."""
+
+    code = "data_lost"
+    retriable = False
+
+
+class CopyUnderWay(Refused):
+    """The table's initial copy is not complete yet."""
+
+    code = "copy_under_way"
+
+
 class OffsetNotAvailable(Refused):
     code = "offset_not_available"
     kafka_code = 78
@@ -316,6 +374,46 @@ class SlotActive(Refused):
     code = "slot_active"
 
 
+class PositionMissing(Refused):
+    """No position is stored. Never read as zero: somebody must say where to begin [P3]."""
+
+    code = "position_missing"
+    retriable = False
+    http_status = 404
+
+
+class PositionExists(Refused):
+    code = "position_exists"
+    retriable = False
+
+
+class Superseded(Refused):
+    """The position carries a greater epoch, or was closed: this dispatcher removes itself [C3]."""
+
+    code = "superseded"
+    retriable = False
+
+
+class PositionMoved(Refused):
+    """The position is not the `from` of this commit, or its ends are behind those stored: nothing was changed [P3]."""
+
+    code = "position_moved"
+    retriable = False
+
+
+class ClaimRefused(Refused):
+    """Another execution has claimed this plan, or a later one: write nothing, return "unknown" [P5]."""
+
+    code = "claim_refused"
+    retriable = False
+
+
+class WriterIdNeeded(Refused):
+    """The 16 bits of writer epoch are used up: ask again with a new writer id."""
+
+    code = "writer_id_needed"
+
+
 class Unreachable(MillraceError):
     code = "unreachable"
     retriable = True
@@ -343,6 +441,34 @@ class TimedOut(Unreachable):
     code = "timed_out"
     http_status = 504
     kafka_code = 7
+
+
+class DeliveryError(MillraceError):
+    """A sink did not take what it was given. The classes below answer what to do about it [V1, C8]."""
+
+    code = "delivery_failed"
+
+
+class DeliveryTransient(DeliveryError):
+    """May pass: reported for the dispatchers whose rows were in the message, and tried again there [V1]."""
+
+    code = "delivery_transient"
+    retriable = True
+    http_status = 503
+
+
+class RowRefused(DeliveryError):
+    """This row and no other: it goes to the quarantine [P9]."""
+
+    code = "row_refused"
+    http_status = 422
+
+
+class TableRefused(DeliveryError):
+    """Nothing of this table can be written until somebody acts; the other tables go on."""
+
+    code = "table_refused"
+    http_status = 422
 
 
 class Damaged(MillraceError):

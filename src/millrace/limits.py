@@ -86,6 +86,7 @@ COPY_PLAN_BYTES_MAX = 256 * KIB    # bounds in that record: keys may be long, a 
 COPY_PARALLEL = 2                  # chunks of one source read at a time: what a copy may take of the database
 COPY_READ_BYTES = 4 * MIB          # decoded at once: the column code is fastest around here
 COPY_RECORD_BYTES = 1 * MIB - 4 * KIB  # a record of rows, so that its batch stays below Kafka's default limit
+COPY_ROWS_BYTES_MAX = 2 * MIB      # of rows in one record before they are compressed: what a reader has to take at once
 COPY_IN_FLIGHT_BYTES_MAX = 16 * MIB  # appended without an answer, per chunk: bounds a worker's memory
 COPY_WRITERS_WAIT_S = 600.0        # a window waits so long for transactions that wrote before its low mark
 COPY_LOCK_WAIT_S = 10.0            # behind somebody's ALTER TABLE; an attempt is repeated
@@ -128,3 +129,58 @@ CLIENT_BROKER_BYTES_MAX = 16 * MIB  # sent to one broker without an answer; 100 
 CLIENT_PENDING_BYTES_MAX = 32 * MIB  # of one writer, before `room` makes its caller wait
 CLIENT_FRAME_BYTES_MAX = 80 * MIB  # the largest answer: FETCH_BYTES_MAX, and a batch larger than the room left
 CLIENT_PARKED_MAX = 64             # long polls overtaken by another broker's answer, kept for the next call
+
+# -- rounds of row work on Spark -----------------------------------------------------------------------------------
+ROUND_TASK_TRIES = 2               # a task whose worker died: its second try finds the claim taken and says so [P5]
+WORK_DEADLINE_S = 5.0              # of one dispatcher in its task [P2]
+CLAIM_S = 5.0                      # the claim of a task: one request
+ROUND_GRACE_S = 60.0               # beyond the deadlines of its work: first workers, a busy machine; then cancelled
+ROUND_COLD_S = 300.0               # instead, until a session's first job is back: a cold Spark given up would stay cold
+ROUND_CANCEL_S = 15.0              # a cancelled job that does not end: the session is given up
+ROUND_JOBS_MAX = 8                 # jobs in flight per manager: one shared, the others small
+ROUND_ALONE_MAX = 4                # of them for dispatchers that are not healthy: most cores are for those that are
+ROUND_LONG_S = 1.0                 # who came too late for a shared job waits so long for its end, then shares another
+TASK_CONCURRENT_MAX = 16           # dispatchers of one task at a time: bounds a worker's memory, hides their waits
+SPARK_OPEN_S = 30.0                # a session that does not open: Spark is absent
+SPARK_IDLE_S = 1800.0              # a session of our own unused so long is opened anew: servers forget it after an hour
+SPARK_DAEMON_IDLE_S = 3600.0       # a parent of Python workers that had none for so long: its session may be gone
+
+# -- writing to Kafka topics ---------------------------------------------------------------------------------------
+ENDS_REFRESH_S = 60.0              # an idle dispatcher moves its stored ends this often: they hold back retention
+WRITE_WINDOW = 16                  # batches of one source partition without an answer, in all targets together
+
+# -- the Spark data source -------------------------------------------------------------------------------------------
+HISTORY_POINTS_MAX = 20_000        # complete positions kept of one table: some megabytes; above it every second goes
+READ_RECORDS_PER_TASK = 128        # log records of one Spark partition: up to 128 MiB, some seconds of a core
+READ_GROUP_ROWS = 4_096            # small records are joined up to this: a batch of Arrow costs as much as many rows
+READ_GROUP_BYTES = 4 * MIB         # ... and up to this, so that a task's memory stays small
+READ_IDLE_WAIT_S = 1.0             # a streaming query without news asks again after this; stopping it waits as long
+
+# -- changefeeds ---------------------------------------------------------------------------------------------------
+CHANGEFEED_ID_CHARS_MAX = 60       # it becomes part of offices (100 characters), groups and writer names
+COMMAND_REPEAT_S = 1.0             # a command is sent again until its effect is reported; two heartbeats
+OPERATOR_S = 10.0                  # without effect for so long counts as a destination lost: a session and a bootstrap
+SCHEDULE_BATCH_MAX = 10_000        # spans looked at, and placed, in one pass: pings must not wait for more
+BALANCE_BATCH_MAX = 64             # moves that balance begins at once: each costs its span a pause
+LOADS_EVERY_S = 5.0                # between two tellings of all captures' loads: they only order the choice
+CHECKPOINT_EVERY_S = 1.0           # a record each: watermarks need no more, a restart repeats no more
+PUT_OUT_SESSIONS = 3               # a capture unheard by the coordinator for so many sessions starts anew
+STAND_BACK_SESSIONS = 2            # a coordinator that hears too few lets the others try for so long
+FEED_RETRY_MIN_S = 1.0             # back-off of a changefeed or table in trouble, doubled each time, with jitter
+FEED_RETRY_MAX_S = 60.0
+FEED_ERRORS_MAX = 256              # different troubles kept for people; the oldest go
+
+# -- consumer groups -----------------------------------------------------------------------------------------------
+GROUP_SESSION_MIN_S = 6.0          # as Kafka: shorter ones make a group rebalance at every hiccup
+GROUP_SESSION_MAX_S = 1800.0       # ... longer ones leave partitions unread for as long
+GROUP_INITIAL_DELAY_S = 3.0        # a group's first rebalance waits so long for more members: one instead of many
+GROUP_NEW_MEMBER_S = 300.0         # a new member whose join is parked cannot heartbeat: given up after this
+GROUP_MEMBERS_MAX = 10_000         # one record holds all of them
+OFFSETS_RETENTION_S = 7 * 86_400.0  # offsets of a group that nobody uses, as Kafka
+OFFSET_METADATA_CHARS_MAX = 4_096  # text that a consumer may leave beside an offset
+
+# -- the Kafka sink ------------------------------------------------------------------------------------------------
+SINK_MESSAGE_BYTES_MAX = BATCH_BYTES_MAX  # what target topics take unless told otherwise: larger rows are quarantined
+SINK_BATCH_BYTES = 512 * KIB       # a batch is closed at this size: its followers are asked for it at once
+SINK_BATCH_MESSAGES_MAX = 10_000   # ... or at this count: a consumer's poll handles a batch as a whole
+SINK_ENCODE_BYTES = 64 * MIB       # about what is encoded at once: arrays end at 2 GiB, escapes make six bytes of one

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from support_cluster import wait_for
 
 
 @pytest.mark.timeout(240)
@@ -22,3 +28,28 @@ def test_A5_the_demo_loses_and_doubles_nothing() -> None:
     for table in source["tables"].values():
         assert (table["differ"], table["too_many"], table["doubled"]) == (0, 0, 0)
         assert table["changes"] > 0
+
+
+def test_A5_a_demo_told_to_end_leaves_nothing_running(tmp_path: Path) -> None:
+    demo = subprocess.Popen([sys.executable, "-m", "millrace", "demo", "--check"],
+                            env={**os.environ, "TMPDIR": str(tmp_path)},
+                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: list(tmp_path.glob("millrace-*/run/state.json")), "a cluster under way", 60)
+        assert mentions(tmp_path)
+        demo.terminate()
+        assert demo.wait(timeout=60) == 128 + signal.SIGTERM
+        wait_for(lambda: mentions(tmp_path) == [], "its processes to end", 30)
+        assert list(tmp_path.glob("millrace-*")) == []
+    finally:
+        demo.kill()
+
+
+def mentions(directory: Path) -> list[int]:
+    """Processes whose command line names the directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(directory).encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found

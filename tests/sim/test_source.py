@@ -32,7 +32,7 @@ FOUND_WITHIN_LONG = {"ack_durable": 600, "h_abandon": 1000, "h_done": 1000, "h_g
 HARMLESS = {
     "fence_progress": "the first record of a new epoch refuses the old one, and the first mark is full: the fence only "
                       "makes this independent of who comes first",
-    "h_fill_gen": "tests/unit/core/test_windows.py shows it: every row of a generation comes by a copy before",
+    "h_fill_gen": "tests/unit/core/sources/test_windows.py shows it: every row of a generation comes by a copy before",
     "h_key_fill": "saves reading a row again by key",
     "toast_chunk": "saves reading a row again by key",
 }

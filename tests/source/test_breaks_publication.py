@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.errors import InvalidRequest
 from support_breaks import TABLE, caught_up, look, raised, rig_of
 from support_cluster import Cluster
 from support_postgres import run
@@ -118,6 +119,8 @@ def test_S9_S11_a_table_that_may_not_be_published_is_said_with_its_sql(rig: Rig)
             assert "this role must own it" in said
             assert f'ALTER PUBLICATION "millrace_{rig.name}" ADD TABLE' in said
             assert [table.state for table in reader.tables] == ["refused"]
+            with pytest.raises(InvalidRequest, match="is not carried, so a copy would go stale: this role must own it"):
+                reader.call(reader.copy_table("public.t"))
         run(rig.url, said.partition("; ")[2], "INSERT INTO t VALUES (99, 'new')")
         with plain.reader() as reader:
             reader.wait(lambda _: [table.state for table in reader.tables] == ["streaming"], "carried again", 30)

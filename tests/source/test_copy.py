@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -19,12 +21,13 @@ import pytest
 from millrace.core.sources import progress_topic
 from millrace.errors import MillraceError
 from millrace.model.progress import ChunksAbandoned, HighMark, LowMark, Manifest
+from millrace.ops.processes import start_time
 from millrace.source.copying.attempt import ChunkProgress, ChunkResult, ChunkTask, run_chunk
 from millrace.source.copying.out import _by_libpq, copy_out
 from millrace.source.copying.processes import ProcessRunner
 from millrace.source.copying.snapshot import SnapshotHolder
 from millrace.source.database.connect import Database
-from support_cluster import Cluster
+from support_cluster import Cluster, wait_for
 from support_copies import Source, bounded, until
 from support_postgres import ask, run
 
@@ -185,10 +188,15 @@ def task_of(source: Source, **fields: Any) -> ChunkTask:
     return msgspec.structs.replace(base, **fields)
 
 
+async def written_to(source: Source) -> int:
+    """Records in the first copy's topic."""
+    return sum([(await source.client.ends(source.copies.by_id[1].topic, p))[1] for p in range(2)])
+
+
 def test_S4_a_worker_killed_in_mid_chunk_leaves_rows_that_do_not_count(
     swept18_url: str, bootstrap: tuple[str, ...]
 ) -> None:
-    fill(swept18_url, 5000, text=5000)
+    fill(swept18_url, 10_000, text=5000)
 
     async def main() -> None:
         async with Source(swept18_url, bootstrap) as source:
@@ -197,14 +205,14 @@ def test_S4_a_worker_killed_in_mid_chunk_leaves_rows_that_do_not_count(
             await source.plan_initial(copier)
             async with source.running(copier, marks=False):
                 # Rows are in the log, the chunk is not at its end.
-                await until(lambda: copier.status()[0].rows > 0 and runner.pids, "rows under way")
+                while not await written_to(source):
+                    await asyncio.sleep(0.005)
                 os.kill(runner.pids[0], signal.SIGKILL)
                 await source.done()
             [manifest] = source.manifests()
             assert manifest.attempt == source.copies.by_id[1].chunks[0].attempts == 2
             assert manifest_rows(source) == source.table_rows("t")
-            written = sum([(await source.client.ends(source.copies.by_id[1].topic, p))[1] for p in range(2)])
-            assert written > sum(r.end - r.start for r in manifest.ranges)
+            assert await written_to(source) > sum(r.end - r.start for r in manifest.ranges)
 
     bounded(main())
 
@@ -373,17 +381,47 @@ def test_S4_a_copier_that_starts_again_goes_on_where_the_last_one_was(
     bounded(main())
 
 
-def test_a_worker_ends_with_its_parent(swept18_url: str, bootstrap: tuple[str, ...]) -> None:
-    """Its standard input closes, whatever it is doing."""
-    import subprocess
-    import sys
-    worker = subprocess.Popen([sys.executable, "-m", "millrace.source.copying.worker"], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE)
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    worker.stdin.close()
-    assert worker.wait(timeout=20) == 0
-    worker.stdout.close()
+RUNNER = """
+import asyncio
+from millrace.source.copying.processes import ProcessRunner
+
+async def main():
+    runner = ProcessRunner()
+    workers = await asyncio.gather(runner._start(), runner._start())
+    print(*(worker.pid for worker in workers), runner._nursery._process.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_workers_and_their_nursery_end_with_their_parent() -> None:
+    with subprocess.Popen([sys.executable, "-c", RUNNER], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 3
+        assert all(start_time(pid) for pid in pids)
+        parent.kill()
+    wait_for(lambda: not any(start_time(pid) for pid in pids), "all of them to end")
+
+
+def test_a_worker_that_cannot_be_had_is_a_failed_attempt_and_the_next_one_is_had() -> None:
+    async def main() -> None:
+        runner = ProcessRunner()
+        worker = await runner._start()
+        process = runner._nursery._process
+        assert process is not None
+        process.kill()
+        await process.wait()
+        with pytest.raises((OSError, EOFError)):
+            await runner._start()
+        again = await runner._start()
+        assert again.pid != worker.pid
+        runner._idle += (worker, again)
+        await runner.close()
+        assert not any(start_time(pid) for pid in (worker.pid, again.pid))
+
+    bounded(main())
 
 
 def test_rows_read_off_the_socket_are_those_of_libpq(swept18_url: str) -> None:

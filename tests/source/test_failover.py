@@ -6,6 +6,7 @@ primary sends us nothing that the standby does not have yet (`synchronized_stand
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -17,11 +18,18 @@ import psycopg
 import pytest
 
 from millrace.model.tables import parse_lsn
+from millrace.source.database.catalog import find_tables
+from millrace.source.database.connect import Database
 from millrace.source.server.embedded import PostgresServer
 from support_breaks import STANDBY_SLOT, TABLE, is_synced, slot_of, standby_of
 from support_cluster import Cluster, free_ports, wait_for
 from support_postgres import ask, run, server_of
 from support_reader import Rig
+
+
+async def tables_of(server: PostgresServer) -> list[str]:
+    async with await Database(server.url(), source="test", epoch=1).connect() as connection:
+        return [table.name for table in await find_tables(connection, lambda schema, _: schema == "public")]
 
 
 def test_S1_S9_a_failover_goes_on_without_a_new_generation(broker: Cluster, tmp_path: Path) -> None:
@@ -40,6 +48,7 @@ def test_S1_S9_a_failover_goes_on_without_a_new_generation(broker: Cluster, tmp_
                 slot = slot_of(url)
                 assert ask(url, "SELECT failover FROM pg_replication_slots WHERE slot_name = %s", slot) == [(True,)]
                 wait_synced(primary, standby, slot)
+                assert asyncio.run(tables_of(standby)) == ["t"], "one snapshot can be had on a standby, too"
                 rows = write_until_dead(url, primary.kill)
                 run(standby.url(), "SELECT pg_promote()", "INSERT INTO t VALUES (-1, 'behind the failover')")
                 rebuild = rig.verify(reader)

@@ -177,6 +177,9 @@ def test_S8_a_row_above_the_record_limit_comes_in_parts_and_one_above_the_hard_l
         assert (table.name, "is above" in table.reason) == ("t", True)
         lsn = rig.lsn()
         reader.wait(lambda s: s.resolved >= lsn, "the others go on")
+        run(rig.url, "DELETE FROM t WHERE id = 3")
+        reader.call(reader.copy_table("public.t"))
+        reader.wait(lambda _: all(table.state == "streaming" for table in reader.tables), "made good for by a copy")
 
 
 def test_S2_S8_a_log_that_stands_still_is_waited_for_with_a_reason(rig: Rig, broker: Cluster) -> None:
@@ -192,6 +195,26 @@ def test_S2_S8_a_log_that_stands_still_is_waited_for_with_a_reason(rig: Rig, bro
             assert status.pending_bytes < 2 * limits.LOG_PENDING_BYTES_MAX
         finally:
             broker.resume(0)
+        rig.verify(reader)
+
+
+def test_S2_a_log_that_does_not_answer_is_said_also_when_little_waits_for_it(
+    rig: Rig, broker: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOG_SILENT_S", 0.5)
+    run(rig.url, "CREATE TABLE t (id int PRIMARY KEY)")
+    with rig.reader() as reader:
+        rig.verify(reader)
+        broker.pause(0)                 # SIGSTOP: its connections stand, nobody says a word
+        try:
+            run(rig.url, "INSERT INTO t VALUES (1)")
+            status = reader.wait(lambda s: s.state == "waiting", "it is said")
+            assert status.why == "the log does not acknowledge what was handed to it"
+            assert "millrace status" in status.next_step
+            assert 0 < status.pending_bytes < limits.MIB
+        finally:
+            broker.resume(0)
+        reader.wait(lambda s: s.state == "streaming" and not s.why, "it is over")
         rig.verify(reader)
 
 
@@ -236,6 +259,28 @@ def test_S4_S7_what_changes_rows_without_rows_in_the_stream_is_copied(rig: Rig) 
         run(rig.url, "ALTER TABLE t ADD COLUMN e int DEFAULT 5")        # no row behind it
         rig.verify(reader)
     with rig.reader() as reader:
+        rig.verify(reader)
+
+
+def test_S7_a_table_that_is_part_of_another_for_a_while_is_gone_and_comes_back(rig: Rig) -> None:
+    run(rig.url, "CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (101, 'its own')")
+
+    def state_of(name: str) -> str:
+        return next(table.state for table in reader.tables if table.name == name)
+
+    with rig.reader() as reader:
+        rig.verify(reader)
+        run(rig.url, "ALTER TABLE p ATTACH PARTITION t FOR VALUES FROM (100) TO (200)",
+            "INSERT INTO p VALUES (102, 'of p')")
+        reader.wait(lambda _: state_of("t") == "dropped", "t is a partition")
+        rig.verify(reader)
+        run(rig.url, "ALTER TABLE p DETACH PARTITION t", "INSERT INTO t VALUES (103, 'its own again')")
+        reader.wait(lambda _: state_of("t") == "streaming", "t is back")
+        rig.verify(reader)
+        run(rig.url, "DROP TABLE t")
+        reader.wait(lambda _: state_of("t") == "dropped", "t is gone for good")
         rig.verify(reader)
 
 

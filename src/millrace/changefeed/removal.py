@@ -60,8 +60,9 @@ class Remover:
         while True:
             force = self._force.is_set()
             try:
-                self.left_behind = await self._attempt(force)
-                if is_held_up(self.left_behind) and not force:
+                left = await self._attempt(force)
+                self.left_behind = [str(one) for one in left]          # plain: it is shown
+                if is_held_up(left) and not force:
                     self.why = "not removed: " + "; ".join(self.left_behind)
                 else:
                     await self._done()

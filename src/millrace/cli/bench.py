@@ -30,7 +30,8 @@ def log(*, quick: bool = False, out: str = "docs/benchmarks", seconds: float = 8
 
 @app.command
 def source(*, peer: Literal["debezium"] | None = None, quick: bool = False, rows: int | None = None,
-           out: str = "docs/benchmarks", peer_dir: str = "~/.cache/millrace/peers") -> None:
+           only: Literal["rows", "single", "copy"] | None = None, out: str = "docs/benchmarks",
+           peer_dir: str = "~/.cache/millrace/peers") -> None:
     """PostgreSQL into the log beside pg_recvlogical, single-row transactions, copies; writes source.md and source.json.
 
     Parameters
@@ -41,6 +42,9 @@ def source(*, peer: Literal["debezium"] | None = None, quick: bool = False, rows
         A twentieth of the rows: whether it works, not how fast it is.
     rows
         How many rows instead; single-row transactions are a fifth of them.
+    only
+        One case of the three: changes in large transactions, in single-row ones, or the copy of a table. The report is
+        called after it.
     out
         Directory of the report.
     peer_dir
@@ -48,4 +52,5 @@ def source(*, peer: Literal["debezium"] | None = None, quick: bool = False, rows
     """
     from millrace.cli import bench_source  # PostgreSQL, Arrow: other commands start faster without them
 
-    bench_source.run(quick=quick, out=out, peer=peer, peer_dir=os.path.expanduser(peer_dir), rows=rows)
+    bench_source.run(quick=quick, out=out, peer=peer, peer_dir=os.path.expanduser(peer_dir), rows=rows,
+                     only=only)

@@ -72,7 +72,7 @@ FULL = Sizes(rows=2_000_000, single=400_000, copy=4_000_000)
 QUICK = Sizes(rows=100_000, single=20_000, copy=100_000)
 
 
-def run(*, quick: bool, out: str, peer: str | None, peer_dir: str, rows: int | None) -> None:
+def run(*, quick: bool, out: str, peer: str | None, peer_dir: str, rows: int | None, only: str | None = None) -> None:
     say = Console(stderr=True).print
     sizes = QUICK if quick else FULL
     if rows is not None:
@@ -86,12 +86,12 @@ def run(*, quick: bool, out: str, peer: str | None, peer_dir: str, rows: int | N
             facts["postgresql"] = ".".join(map(str, server.installation.version))
             bench = Bench(server, directory, sizes, debezium, say)
             with bench.sites():
-                runs, copied = bench.measure()
+                runs, copied = bench.measure(only)
     finally:
         server.remove()
         shutil.rmtree(directory, ignore_errors=True)
-    report.write(out, facts, runs, copied, quick=quick, peer=peer)
-    say(f"wrote {out}/source.md and {out}/source.json")
+    name = report.write(out, facts, runs, copied, quick=quick, peer=peer, only=only)
+    say(f"wrote {out}/{name}.md and {out}/{name}.json")
 
 
 def _newest() -> int:
@@ -117,9 +117,13 @@ class Bench:
             self.three.down()
             self.one.down()
 
-    def measure(self) -> tuple[list[Run], Copied]:
-        runs = [*self._case("rows", "orders", self.sizes.rows), *self._case("single", "singly", self.sizes.single)]
-        return runs, self._copy()
+    def measure(self, only: str | None) -> tuple[list[Run], Copied | None]:
+        runs: list[Run] = []
+        if only in (None, "rows"):
+            runs += self._case("rows", "orders", self.sizes.rows)
+        if only in (None, "single"):
+            runs += self._case("single", "singly", self.sizes.single)
+        return runs, self._copy() if only in (None, "copy") else None
 
     # -- stream ------------------------------------------------------------------------------------------------------
 

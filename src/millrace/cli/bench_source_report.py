@@ -67,29 +67,39 @@ class Copied:
         return self.rows / max(self.client_cpu_s, 0.01)
 
 
-def write(out: str, facts: dict[str, Any], runs: list[Run], copied: Copied, *, quick: bool, peer: str | None) -> None:
+def write(out: str, facts: dict[str, Any], runs: list[Run], copied: Copied | None, *, quick: bool, peer: str | None,
+          only: str | None) -> str:
+    """The name of both files."""
     os.makedirs(out, exist_ok=True)
-    body = {"facts": facts, "quick": quick, "peer": peer, "runs": [asdict(run) for run in runs], "copy": asdict(copied)}
-    with open(os.path.join(out, "source.json"), "w", encoding="utf-8") as file:
+    name = f"source-{only}" if only else "source"
+    body = {"facts": facts, "quick": quick, "peer": peer, "runs": [asdict(run) for run in runs],
+            "copy": asdict(copied) if copied is not None else None}
+    with open(os.path.join(out, f"{name}.json"), "w", encoding="utf-8") as file:
         json.dump(body, file, indent=2)
         file.write("\n")
-    with open(os.path.join(out, "source.md"), "w", encoding="utf-8") as file:
-        file.write(render(facts, runs, copied, quick=quick, peer=peer))
+    with open(os.path.join(out, f"{name}.md"), "w", encoding="utf-8") as file:
+        file.write(render(facts, runs, copied, quick=quick, peer=peer, only=only))
+    return name
 
 
-def render(facts: dict[str, Any], runs: list[Run], copied: Copied, *, quick: bool, peer: str | None) -> str:
-    command = "millrace bench source" + (" --quick" if quick else "") + (f" --peer {peer}" if peer else "")
+def render(facts: dict[str, Any], runs: list[Run], copied: Copied | None, *, quick: bool, peer: str | None,
+           only: str | None) -> str:
+    command = ("millrace bench source" + (" --quick" if quick else "") + (f" --peer {peer}" if peer else "")
+               + (f" --only {only}" if only else ""))
     lines = ["# PostgreSQL into the log: rows and CPU", "",
              f"Made by `{command}`; nothing here is typed in by hand.", "", METHOD, "",
-             *(f"- {key.replace('_', ' ')}: {value}" for key, value in facts.items()), "",
-             "| " + " | ".join(COLUMNS) + " |", "|---|---|" + "---:|" * (len(COLUMNS) - 2)]
-    lines += [_row(run, runs) for run in runs]
-    copy = (f"Copy of {copied.rows:,} rows to three brokers: {copied.rows_per_s:,.0f} rows/s, "
-            f"{copied.rows_per_cpu_s:,.0f} rows per client CPU-second (capture and its copying processes).")
-    lines += ["", copy, "", "| goal | figure | wanted | |", "|---|---:|---:|---|"]
-    lines += _goals(runs)
-    lines.append(f"| copy: rows per client CPU-second | {copied.rows_per_cpu_s:,.0f} | {COPY_GOAL:,} | "
-                 f"{_met(copied.rows_per_cpu_s >= COPY_GOAL)} |")
+             *(f"- {key.replace('_', ' ')}: {value}" for key, value in facts.items()), ""]
+    if runs:
+        lines += ["| " + " | ".join(COLUMNS) + " |", "|---|---|" + "---:|" * (len(COLUMNS) - 2),
+                  *(_row(run, runs) for run in runs), ""]
+    if copied is not None:
+        copy = (f"Copy of {copied.rows:,} rows to three brokers: {copied.rows_per_s:,.0f} rows/s, "
+                f"{copied.rows_per_cpu_s:,.0f} rows per client CPU-second (capture and its copying processes).")
+        lines += [copy, ""]
+    lines += ["| goal | figure | wanted | |", "|---|---:|---:|---|", *_goals(runs)]
+    if copied is not None:
+        lines.append(f"| copy: rows per client CPU-second | {copied.rows_per_cpu_s:,.0f} | {COPY_GOAL:,} | "
+                     f"{_met(copied.rows_per_cpu_s >= COPY_GOAL)} |")
     disturbed = [run for run in runs if run.others_cpu_cores > OTHERS_CPU_CORES_MAX]
     if disturbed:
         why = (f"**{len(disturbed)} of {len(runs)} runs were disturbed**: other processes took more than "

@@ -5,6 +5,7 @@
     run/lock             held by the supervisor for as long as it lives
     logs/                process logs
     store/ broker-<n>/   metadata and log files
+    spark/               the Spark Connect server's own files, made anew at each start
 """
 
 from __future__ import annotations

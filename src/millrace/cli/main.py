@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from typing import NoReturn
 
 import cyclopts
 from cyclopts import App
@@ -34,7 +36,13 @@ app.command(bench.app)
 
 
 def main() -> None:
+    # A demo or a benchmark that is told to end takes its cluster with it; servers set handlers of their own.
+    signal.signal(signal.SIGTERM, _end)
     sys.exit(run(sys.argv[1:]))
+
+
+def _end(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def run(arguments: list[str]) -> int:

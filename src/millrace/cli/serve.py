@@ -1,4 +1,4 @@
-"""`millrace serve broker|capture`: one process, for services, containers and the supervisor."""
+"""`millrace serve broker|capture|spark`: one process, for services, containers and the supervisor."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from millrace.ops import config as configuration
 from millrace.ops import logging as logs
 from millrace.ops import preflight
 from millrace.ops.processes import die_with_supervisor
+from millrace.pipeline import server
 
 app = App(name="serve", help="Run one process in the foreground.")
 
@@ -60,3 +61,21 @@ def capture(*, id: int, config: str = "millrace.yaml") -> None:
     path = None if settings.logs_dir == "-" else os.path.join(settings.logs_dir, f"capture-{id}.log")
     logs.configure(settings.logging, path=path)
     asyncio.run(node.serve_capture(settings, id))
+
+
+@app.command
+def spark(*, config: str = "millrace.yaml") -> None:
+    """Run the Spark Connect server of this machine until SIGTERM, on the Java of JAVA_HOME or PATH. Captures use it
+    that have its address as spark.remote.
+
+    Parameters
+    ----------
+    config
+        Configuration file; see docs/configuration.md.
+    """
+    die_with_supervisor()
+    settings = configuration.load(config)
+    if not settings.spark.port:
+        raise ConfigError("spark.port: missing; choose a port for the Spark Connect server")
+    preflight.check_port("spark.port", server.HOST, settings.spark.port)
+    server.become(server.plan_of(settings))

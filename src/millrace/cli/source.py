@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -21,28 +22,13 @@ POLL_S = 0.2
 STUCK = ("failed",)      # states in which waiting longer helps nobody
 
 
-@app.command
-def create(
-    name: str,
-    *,
-    url: str,
-    tables: Rules = None,
-    partitions: int = 0,
-    carry_whole: Rules = None,
-    slot: str = "",
-    publication: str = "",
-    ddl_triggers: Literal["auto", "on", "off"] = "auto",
-    wal_budget_bytes: int = 0,
-    wait: bool = False,
-    timeout_s: float = 600.0,
-    dir: str = ".millrace",
-) -> None:
-    """Read a database from now on: first a copy of what is there, then every committed change.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a source is to be. Fields as the API names them.
 
     Parameters
     ----------
-    name
-        Name of the source: small letters, digits, '_' and '-'; part of topics, slot and publication.
     url
         The database, as postgresql://user@host/database. A password only by reference: ${env:NAME} or ${file:/path},
         resolved by the capture, or left to ~/.pgpass. What you type is visible to others on this machine (ps).
@@ -60,6 +46,32 @@ def create(
         Event triggers that report schema changes at once: auto (if the role may), on, off.
     wal_budget_bytes
         Warn when the slot retains more WAL than this; 0: the server's max_slot_wal_keep_size.
+    """
+
+    url: str
+    tables: Rules = None
+    partitions: int = 0
+    carry_whole: Rules = None
+    slot: str = ""
+    publication: str = ""
+    ddl_triggers: Literal["auto", "on", "off"] = "auto"
+    wal_budget_bytes: int = 0
+
+    def body(self, name: str) -> dict[str, Any]:
+        """Rules that were not given are left to the API."""
+        if has_clear_password(self.url):
+            raise CommandFailed(f"--url: holds a password in the clear; {REMEDY}", USAGE)
+        return {"name": name, **{field: value for field, value in asdict(self).items() if value is not None}}
+
+
+@app.command
+def create(name: str, *, wanted: Wanted, wait: bool = False, timeout_s: float = 600.0, dir: str = ".millrace") -> None:
+    """Read a database from now on: first a copy of what is there, then every committed change.
+
+    Parameters
+    ----------
+    name
+        Name of the source: small letters, digits, '_' and '-'; part of topics, slot and publication.
     wait
         Return when the source is streaming and its first copies are done.
     timeout_s
@@ -67,13 +79,7 @@ def create(
     dir
         Directory of the cluster.
     """
-    if has_clear_password(url):
-        raise CommandFailed(f"--url: holds a password in the clear; {REMEDY}", USAGE)
-    body: dict[str, Any] = {"name": name, "url": url, "partitions": partitions, "slot": slot,
-                            "publication": publication, "ddl_triggers": ddl_triggers,
-                            "wal_budget_bytes": wal_budget_bytes, "carry_whole": carry_whole or []}
-    if tables:
-        body["tables"] = tables
+    body = wanted.body(name)
     api = Api.of(dir, "capture")
     made = api.ask("POST", "/api/v2/sources", body)
     console().print(f"created {made['name']}: {made['url']}", soft_wrap=True)

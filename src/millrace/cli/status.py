@@ -12,11 +12,12 @@ from millrace.cli.exits import UNHEALTHY, CommandFailed
 from millrace.cli.layout import Layout
 from millrace.cli.output import Form, console, show, table_of
 from millrace.ops import processes
+from millrace.pipeline import server
 
 
 def status(*, dir: str = ".millrace", output: Annotated[Form, Parameter(alias="-o")] = "table",
            check: bool = False) -> None:
-    """Show brokers and captures, their pids and their liveness, and who is controller and coordinator.
+    """Show brokers, captures and Spark, their pids and their liveness, and who is controller and coordinator.
 
     Parameters
     ----------
@@ -37,6 +38,9 @@ def status(*, dir: str = ".millrace", output: Annotated[Form, Parameter(alias="-
         console().print(table_of(("capture", "pid", "http", "liveness", "coordinator", "sources", "restarts"), [
             (c["id"], c["pid"], c["address"], c["liveness"], "yes" if c["is_coordinator"] else "",
              ", ".join(c["sources"] or ()), c["restarts"]) for c in found["captures"]]))
+    if output == "table" and (spark := found["spark"]):
+        console().print(table_of(("spark", "pid", "liveness", "restarts"), [
+            (spark["address"], spark["pid"], spark["liveness"], spark["restarts"])]))
     if not layout.is_up() or (check and not found["healthy"]):
         raise SystemExit(UNHEALTHY)
 
@@ -55,6 +59,7 @@ def gather_status(layout: Layout) -> dict[str, Any]:
     return {
         "brokers": brokers,
         "captures": captures,
+        "spark": next((_spark_status(child, is_up=is_up) for child in _children(state, "spark")), None),
         "controller": controller,
         "coordinator": coordinator,
         "cluster_id": state["cluster_id"],
@@ -102,6 +107,15 @@ def _capture_status(child: dict[str, Any], cluster: dict[str, Any], *, is_up: bo
         "incarnation": seen.get("incarnation"),
         "sources": seen.get("sources"),
     }
+
+
+def _spark_status(child: dict[str, Any], *, is_up: bool) -> dict[str, Any]:
+    """Nobody's view but our own: whether it answers now. The log and the sources are well without it [P8]."""
+    host, _, port = child["address"].removeprefix("sc://").rpartition(":")
+    seen = {}
+    if child["state"] == "running":
+        seen = {"liveness": "alive" if server.answers(host, int(port)) else "silent"}
+    return _process_status(child, seen, is_up=is_up)
 
 
 def _seen(child: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:

@@ -22,18 +22,20 @@ from millrace.cli.client import request
 from millrace.cli.exits import FAILED, TIMED_OUT, USAGE, CommandFailed, code_of
 from millrace.cli.layout import Layout
 from millrace.cli.output import console, table_of
+from millrace.cli.up_spark import make_archive, port_of, spark_child, what_is_missing
 from millrace.errors import ConfigError, MillraceError
 from millrace.ops import config as configuration
 from millrace.ops import logging as logs
 from millrace.ops import preflight, processes
 from millrace.ops.config import Config
 from millrace.ops.supervisor import ChildSpec, FailedToStart, Supervisor, write_atomically
+from millrace.pipeline.server import HOST, remote
 
 READY_S = 60.0
 STOP_S = 15.0            # longer than a broker's own grace for a clean stop
 BROKER_HTTP_OFFSET = 100
 CAPTURES_MAX = BROKER_HTTP_OFFSET      # their HTTP ports end where those of brokers begin
-FIRST_START = {"brokers": 3, "captures": 2, "http_port": 8300, "kafka_port": 9092}
+FIRST_START = {"brokers": 3, "captures": 2, "http_port": 8300, "kafka_port": 9092, "spark": True}
 HEADER = "Configuration of this cluster; docs/configuration.md explains the keys. `millrace up` never changes it again."
 
 
@@ -47,6 +49,8 @@ class Plan:
     brokers: list[Config]      # one per broker, ports included
     captures: list[Config]     # one per capture
     ports: tuple[int, int]     # first HTTP port, first Kafka port
+    spark: bool                # as asked for
+    spark_port: int            # of the Spark Connect server to start; 0: none
 
 
 def up(
@@ -57,11 +61,12 @@ def up(
     http_port: int | None = None,
     kafka_port: int | None = None,
     store: str | None = None,
+    spark: bool | None = None,
     detach: bool = False,
     report_fd: Annotated[int | None, Parameter(show=False)] = None,
 ) -> None:
-    """Start brokers and captures on this machine and look after them until Ctrl-C or `millrace down`. Numbers and ports
-    that are not given are those of the last start in --dir.
+    """Start brokers, captures and Spark on this machine and look after them until Ctrl-C or `millrace down`. Numbers
+    and ports that are not given are those of the last start in --dir.
 
     Parameters
     ----------
@@ -78,8 +83,11 @@ def up(
         First Kafka port, at first 9092; links between brokers count from 100 above it.
     store
         Where metadata lives: sqlite (the default) or etcd://host:port/prefix.
+    spark
+        Start a Spark Connect server for the captures, unless the configuration names another Spark. Nothing waits for
+        it: it may come up later.
     detach
-        Return when all of them are ready and leave them running.
+        Return when brokers and captures are ready and leave them running.
     """
     report = Report(report_fd)
     try:
@@ -87,7 +95,7 @@ def up(
         plan = make_plan(
             brokers=_first(brokers, last["brokers"]), captures=_first(captures, last["captures"]), dir=dir,
             http_port=_first(http_port, last["http_port"]), kafka_port=_first(kafka_port, last["kafka_port"]),
-            store=store)
+            store=store, spark=last["spark"] if spark is None else spark)
         if detach:
             _detach(plan)
         else:
@@ -118,14 +126,16 @@ def down(*, dir: str = ".millrace") -> None:
 # -- plan --------------------------------------------------------------------------------------------------------
 
 
-def last_start(layout: Layout) -> dict[str, int]:
+def last_start(layout: Layout) -> dict[str, Any]:
     """What the last `up` in this directory started with: clients and data are where it put them."""
     try:
-        children = layout.read_state()["children"]
+        state = layout.read_state()
     except CommandFailed:
         return dict(FIRST_START)
+    children = state["children"]
     brokers = [child for child in children if child["kind"] == "broker"]
-    return {"brokers": len(brokers), "captures": len(children) - len(brokers),
+    captures = [child for child in children if child["kind"] == "capture"]
+    return {"brokers": len(brokers), "captures": len(captures), "spark": state.get("spark", True),
             "http_port": _port(brokers[0]["http"]) - BROKER_HTTP_OFFSET, "kafka_port": _port(brokers[0]["address"])}
 
 
@@ -137,7 +147,8 @@ def _first(given: int | None, otherwise: int) -> int:
     return otherwise if given is None else given
 
 
-def make_plan(*, brokers: int, captures: int, dir: str, http_port: int, kafka_port: int, store: str | None) -> Plan:
+def make_plan(*, brokers: int, captures: int, dir: str, http_port: int, kafka_port: int, store: str | None,
+              spark: bool) -> Plan:
     """Everything that can be wrong is found here, with nothing written yet."""
     if not 0 <= captures <= CAPTURES_MAX:
         raise CommandFailed(f"--captures: {captures}: use 0 to {CAPTURES_MAX}", USAGE)
@@ -154,7 +165,10 @@ def make_plan(*, brokers: int, captures: int, dir: str, http_port: int, kafka_po
 
     configs = [configured(_overrides(n, http_port=http_port, kafka_port=kafka_port)) for n in range(brokers)]
     bootstrap = ",".join(_kafka_address(c) for c in configs)
-    readers = [configured(_capture_overrides(n, http_port=http_port, bootstrap=bootstrap)) for n in range(captures)]
+    elsewhere = bool(configs[0].spark.remote or configs[0].spark.master)
+    spark_port = port_of(configs[0], http_port=http_port) if spark and captures and not elsewhere else 0
+    readers = [configured(_capture_overrides(n, http_port=http_port, bootstrap=bootstrap, spark_port=spark_port))
+               for n in range(captures)]
     if not is_new and store is not None and _store_url(store) != configs[0].store.url:
         raise ConfigError(f"store.url: {layout.config} says {configs[0].store.url or 'sqlite'!r}, --store says "
                           f"{store!r}; leave --store out, or use another --dir")
@@ -162,7 +176,7 @@ def make_plan(*, brokers: int, captures: int, dir: str, http_port: int, kafka_po
         preflight.check_broker(config, broker)
     for config in readers:
         preflight.check_capture(config)
-    return Plan(layout, text, is_new, configs, readers, (http_port, kafka_port))
+    return Plan(layout, text, is_new, configs, readers, (http_port, kafka_port), spark, spark_port)
 
 
 def _new_config(store: str | None) -> str:
@@ -192,8 +206,9 @@ def _overrides(broker: int, *, http_port: int, kafka_port: int) -> dict[str, str
     }
 
 
-def _capture_overrides(capture: int, *, http_port: int, bootstrap: str) -> dict[str, str]:
-    return {"MILLRACE_CAPTURE__HTTP_PORT": str(http_port + capture), "MILLRACE_CAPTURE__BOOTSTRAP": bootstrap}
+def _capture_overrides(capture: int, *, http_port: int, bootstrap: str, spark_port: int) -> dict[str, str]:
+    overrides = {"MILLRACE_CAPTURE__HTTP_PORT": str(http_port + capture), "MILLRACE_CAPTURE__BOOTSTRAP": bootstrap}
+    return {**overrides, "MILLRACE_SPARK__REMOTE": remote(spark_port)} if spark_port else overrides
 
 
 def _kafka_address(config: Config) -> str:
@@ -218,8 +233,12 @@ async def _supervise(plan: Plan, report: Report) -> None:
         asyncio.get_running_loop().add_signal_handler(sig, stop.set)
     children = [_broker_child(plan, n) for n in range(len(plan.brokers))]
     children += [_capture_child(plan, n) for n in range(len(plan.captures))]
+    if plan.spark_port:
+        children.append(spark_child(layout, plan.spark_port))
     supervisor = Supervisor(children, state_path=layout.state,
-                            about={"cluster_id": str(plan.brokers[0].cluster.id)}, stop_s=STOP_S)
+                            about={"cluster_id": str(plan.brokers[0].cluster.id), "spark": plan.spark},
+                            stop_s=STOP_S)
+    archive = asyncio.create_task(make_archive(supervisor, plan.brokers[0]))
     try:
         if await _started(supervisor, stop):
             if report.fd is None:
@@ -229,6 +248,8 @@ async def _supervise(plan: Plan, report: Report) -> None:
     except (FailedToStart, TimeoutError) as error:
         raise _failure(error) from None
     finally:
+        archive.cancel()
+        await asyncio.gather(archive, return_exceptions=True)
         await supervisor.stop()
         os.close(lock)
 
@@ -269,7 +290,8 @@ def _broker_child(plan: Plan, n: int) -> ChildSpec:
 
 def _capture_child(plan: Plan, n: int) -> ChildSpec:
     config = plan.captures[n].capture
-    overrides = _capture_overrides(n, http_port=plan.ports[0], bootstrap=",".join(config.bootstrap))
+    overrides = _capture_overrides(n, http_port=plan.ports[0], bootstrap=",".join(config.bootstrap),
+                                   spark_port=plan.spark_port)
     return _child(plan, "capture", n, (config.host, config.http_port), overrides,
                   {"address": f"{plan.captures[n].capture_host}:{config.http_port}"})
 
@@ -300,7 +322,15 @@ def _print_ready(plan: Plan) -> None:
     if plan.captures:
         out.print(table_of(("capture", "http"), [
             (n, f"http://{c.capture.host}:{c.capture.http_port}/api/v2/sources") for n, c in enumerate(plan.captures)]))
+    _say_spark(plan)
     out.print(f"ready; bootstrap.servers={_bootstrap(plan)}; Ctrl-C stops")
+
+
+def _say_spark(plan: Plan) -> None:
+    """It may still be starting; what keeps it from starting is said."""
+    if plan.spark_port:
+        missing = what_is_missing()
+        console().print(f"Spark: {missing}" if missing else f"Spark Connect: sc://{HOST}:{plan.spark_port}")
 
 
 def _bootstrap(plan: Plan) -> str:
@@ -327,7 +357,7 @@ def _detach(plan: Plan) -> None:
     http_port, kafka_port = plan.ports
     command = [sys.executable, "-m", "millrace", "up", "--brokers", str(len(plan.brokers)),
                "--captures", str(len(plan.captures)), "--dir", plan.layout.dir, "--http-port", str(http_port),
-               "--kafka-port", str(kafka_port), "--report-fd", str(writer)]
+               "--kafka-port", str(kafka_port), "--report-fd", str(writer), "--spark" if plan.spark else "--no-spark"]
     if plan.is_new and plan.brokers[0].store.url:
         command += ["--store", plan.brokers[0].store.url]
     subprocess.Popen(command, pass_fds=(writer,), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -340,6 +370,7 @@ def _detach(plan: Plan) -> None:
         answer = json.loads(raw)
     if "error" in answer:
         raise CommandFailed(answer["error"], answer["code"])
+    _say_spark(plan)
     captures = f" and {len(plan.captures)} captures" if plan.captures else ""
     console().print(f"{plan.layout.dir}: {len(plan.brokers)} brokers{captures} ready; "
                     f"bootstrap.servers={_bootstrap(plan)}")

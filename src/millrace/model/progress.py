@@ -66,6 +66,7 @@ class Change(Progress, frozen=True, tag="change"):
     previous_id: UUID | None = None
     text: str = ""               # what the statement said, for people; never replayed
     wall_ms: int = 0
+    xid: int = 0                 # its transaction, 32 bits: whether the rows of a window without a key contain it
 
 
 class CopyStarted(Progress, frozen=True, tag="copy"):
@@ -146,6 +147,11 @@ _decoder: msgspec.msgpack.Decoder[ProgressRecord] = msgspec.msgpack.Decoder(Prog
 
 def encode_progress(record: ProgressRecord) -> bytes:
     return bytes([VERSION]) + msgspec.msgpack.encode(record)
+
+
+def is_mark(data: bytes) -> bool:
+    """Without decoding it; False is no proof."""
+    return data[2:9] == b"\xa1t\xa4mark"
 
 
 def decode_progress(data: bytes) -> ProgressRecord:

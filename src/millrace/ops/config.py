@@ -140,6 +140,39 @@ class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ))] = 2
 
 
+class SparkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    remote: Annotated[str, Meta(description=(
+        "A Spark Connect server that is there already, as `sc://host:port`: row work runs on it. Empty: the one that "
+        "`millrace up` starts, unless `spark.master` is given."
+    ))] = ""
+    master: Annotated[str, Meta(description=(
+        "A master for a Spark driver inside each capture, instead of a Connect server: `local[*]`, "
+        "`spark://host:port`, `k8s://https://host:port`."
+    ))] = ""
+    port: Annotated[int, Meta(ge=0, le=65535, description=(
+        "Port of the Spark Connect server that `millrace up` starts. 0: a free one."
+    ))] = 0
+    cores: Annotated[int, Meta(ge=0, le=1024, description=(
+        "Tasks that may run at the same time; a round of row work is packed into at most so many. 0: as many as this "
+        "machine has cores."
+    ))] = 0
+    memory: Annotated[str, Meta(pattern="^[1-9][0-9]*[mg]$", description=(
+        "Heap of the Spark process that we start. Rows do not pass through it: they stay in its Python workers."
+    ))] = "1g"
+    compiler: Annotated[Literal["quick", "full"], Meta(description=(
+        "Java compiler of the Spark process that we start. `quick`: it starts in half the time; `full`: for machines "
+        "where it runs for days under load."
+    ))] = "quick"
+    class_archive: Annotated[bool, Meta(description=(
+        "Keep the classes of Spark prepared in a file of the user's cache directory: it starts faster. The file is "
+        "made beside the running server at low priority, once per version of Java and Spark."
+    ))] = True
+    ui_port: Annotated[int, Meta(ge=0, le=65535, description="Port of Spark's own web pages. 0: none.")] = 0
+    conf: Annotated[tuple[str, ...], Meta(description=(
+        "Further settings of Spark, each as `spark.key=value`. As an environment variable: separated by commas."
+    ))] = ()
+
+
 class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dir: Annotated[str, Meta(description=(
         "Directory of the processes' own logs. Empty: `<cluster.dir>/logs`. `-`: standard error, for containers."
@@ -158,6 +191,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     store: StoreConfig = StoreConfig()
     broker: BrokerConfig = BrokerConfig()
     capture: CaptureConfig = CaptureConfig()
+    spark: SparkConfig = SparkConfig()
     logging: LoggingConfig = LoggingConfig()
 
     @property
@@ -259,8 +293,20 @@ def check(config: Config) -> None:
         host, colon, port_text = address.rpartition(":")
         if not (host and colon and port_text.isdigit() and 0 < int(port_text) < 65536):
             raise ConfigError(f"capture.bootstrap: {address!r} is not host:port; write for example 10.0.0.5:9092")
+    _check_spark(config.spark)
     if config.store.url and not config.store.url.startswith(("sqlite:", "etcd://")):
         raise ConfigError("store.url: unknown kind of store; use sqlite:/path or etcd://host:port/prefix")
+
+
+def _check_spark(spark: SparkConfig) -> None:
+    if spark.remote and spark.master:
+        raise ConfigError("spark.master: spark.remote is given, too; leave one of them out")
+    if spark.remote and not spark.remote.startswith("sc://"):
+        raise ConfigError(f"spark.remote: {spark.remote!r} is no Spark Connect address; write sc://host:port")
+    for setting in spark.conf:
+        key, equals, _ = setting.partition("=")
+        if not (equals and key.startswith("spark.")):
+            raise ConfigError(f"spark.conf: {setting!r} is not spark.key=value; correct it")
 
 
 def sections() -> list[str]:
@@ -328,7 +374,7 @@ def _overridden(config: Config, environ: Mapping[str, str]) -> Config:
 
 def _from_text(name: str, text: str, field: msgspec.structs.FieldInfo) -> Any:
     try:
-        if field.name == "bootstrap":
+        if isinstance(field.default, tuple):
             return msgspec.convert([part.strip() for part in text.split(",") if part.strip()], field.type)
         return msgspec.convert(text, field.type, strict=False)
     except msgspec.ValidationError as error:

@@ -32,9 +32,15 @@ def die_with_supervisor() -> None:
     parent = os.environ.get(SUPERVISOR_PID)
     if parent is None or sys.platform != "linux":
         return
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent(signal.SIGKILL)
     if os.getppid() != int(parent):   # it died before we asked
         os._exit(1)
+
+
+def die_with_parent(sig: int) -> None:
+    """The kernel sends `sig` to this process when the thread that started it ends; also after exec."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, sig)
 
 
 def send(pid: int, started: int | None, sig: int) -> bool:

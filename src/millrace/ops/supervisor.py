@@ -42,16 +42,18 @@ class Backoff:
 
     uniform: Callable[[float, float], float] = random.uniform
     failures: int = 0
+    most_s: float = BACKOFF_MAX_S
 
     def failed(self, *, ran_s: float) -> float:
         """The wait before the next start of a child that ran `ran_s` seconds."""
         self.failures = 1 if ran_s >= STEADY_S else self.failures + 1
-        return self.uniform(*wait_after(self.failures, first_s=BACKOFF_MIN_S, most_s=BACKOFF_MAX_S))
+        return self.uniform(*wait_after(self.failures, first_s=BACKOFF_MIN_S, most_s=self.most_s))
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """`about`: what the state file says of the child beside its pid. `is_ready`: whether it serves."""
+    """`about`: what the state file says of the child beside its pid. `is_ready`: whether it serves. `needed`: a start
+    waits for it and fails with it; one that is not needed comes when it can."""
 
     name: str
     command: tuple[str, ...]
@@ -59,6 +61,8 @@ class ChildSpec:
     stderr_path: str
     is_ready: Callable[[], Awaitable[bool]]
     about: dict[str, Any] = field(default_factory=dict)
+    needed: bool = True
+    backoff_max_s: float = BACKOFF_MAX_S
 
 
 class FailedToStart(Exception):
@@ -80,7 +84,7 @@ class Child:
         self.started: int | None = None
         self.restarts = 0
         self.last_exit: int | None = None
-        self.backoff = Backoff()
+        self.backoff = Backoff(most_s=spec.backoff_max_s)
         self._changed = changed
         self._log = get_logger("supervisor").bind(child=spec.name)
 
@@ -188,17 +192,19 @@ class Supervisor:
             get_logger("supervisor").error("state file not written", path=self._state_path, error=str(error))
 
     async def start(self, ready_s: float) -> None:
-        """Starts all and waits until all are ready. A child that ends before that fails the whole start."""
-        self._tasks = [asyncio.create_task(child.keep_alive()) for child in self.children]
+        """Starts those needed and waits until they are ready, then the others. One that ends before fails the start."""
+        needed = [child for child in self.children if child.spec.needed]
+        self._tasks = [asyncio.create_task(child.keep_alive()) for child in needed]
         deadline = asyncio.get_running_loop().time() + ready_s
-        while not all(child.state == RUNNING for child in self.children):
-            for child in self.children:
+        while not all(child.state == RUNNING for child in needed):
+            for child in needed:
                 if child.last_exit is not None:
                     raise FailedToStart(child.spec.name, child.last_exit, child.last_words())
             if asyncio.get_running_loop().time() > deadline:
-                late = ", ".join(child.spec.name for child in self.children if child.state != RUNNING)
+                late = ", ".join(child.spec.name for child in needed if child.state != RUNNING)
                 raise TimeoutError(f"not ready after {ready_s:g} s: {late}")
             await asyncio.sleep(READY_POLL_S)
+        self._tasks += [asyncio.create_task(child.keep_alive()) for child in self.children if not child.spec.needed]
 
     async def stop(self) -> None:
         for task in self._tasks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from millrace.core.reader import NO_FLAWS, P, fold_marks
+from millrace.core.sources.reader import NO_FLAWS, P, fold_marks
 from millrace.model.progress import Mark
 from millrace_sim.source.database import PARTS, TABLES, Transaction, decoded, partitions_of
 from millrace_sim.source.log import PROGRESS, Batch, Row, Violation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from millrace.core.copies import Attempt, ChunkId, Task
+from millrace.core.sources.copies import Attempt, ChunkId, Task
 from millrace.model.progress import HighMark, Manifest, Range
 from millrace.model.sources import ChunkSpan
 from millrace_sim.source.database import Message, Stored, partition_of

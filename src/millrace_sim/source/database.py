@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from millrace.core.reader import ServerFacts, SlotFacts
-from millrace.core.windows import Op
+from millrace.core.sources.reader import ServerFacts, SlotFacts
+from millrace.core.sources.windows import Op
 from millrace.model.tables import Lsn, Oid
 
 TABLES: dict[Oid, int] = {1: 2, 2: 1}  # table -> partitions

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from millrace.core.reader import Folded, P, fold
-from millrace.core.windows import Changed, Op, Rank, Rebuilt, Window, Windows, changed_after
-from millrace.core.windows import Key as RowKey
+from millrace.core.sources.reader import Folded, P, fold
+from millrace.core.sources.windows import Changed, Op, Rank, Rebuilt, Window, Windows, changed_after
+from millrace.core.sources.windows import Key as RowKey
 from millrace.errors import OutOfOrder
 from millrace.model.progress import Mark
 from millrace.model.sources import ChunkSpan

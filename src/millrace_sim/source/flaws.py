@@ -6,7 +6,7 @@ fence, copy tasks, retention), which this world plays itself.
 
 from __future__ import annotations
 
-from millrace.core import copies, reader, windows
+from millrace.core.sources import copies, reader, windows
 
 AROUND = {
     "fence": "a starting reader does not fence the tables' partitions [L28]",

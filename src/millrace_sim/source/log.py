@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from millrace.core.producers import NO_PRODUCER, Duplicate, Producers
-from millrace.core.reader import P
+from millrace.core.sources.reader import P
 from millrace.errors import OutOfOrderSequence
 from millrace.model.progress import ProgressRecord
 from millrace.model.tables import Lsn, Place

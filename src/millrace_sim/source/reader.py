@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from millrace.core import reader as core
-from millrace.core.reader import P, Reader, Tails
+from millrace.core.sources import reader as core
+from millrace.core.sources.reader import P, Reader, Tails
 from millrace.errors import InvalidProducerEpoch, OutOfOrderSequence, StaleToken
 from millrace.model.progress import ChunksAbandoned, HighMark, LowMark, Mark
 from millrace.model.sources import ChunkSpan

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from millrace.core.copies import Copies
 from millrace.core.decision import SourceDecision
-from millrace.core.sources import SourceState
+from millrace.core.sources.copies import Copies
+from millrace.core.sources.registry import SourceState
 from millrace.errors import StaleToken
 from millrace.model.sources import decode_source, encode_record
 

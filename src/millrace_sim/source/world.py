@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 
-from millrace.core.copies import Task
-from millrace.core.reader import P, fold_marks
+from millrace.core.sources.copies import Task
+from millrace.core.sources.reader import P, fold_marks
 from millrace.model.progress import Mark
 from millrace.model.sources import ChunkSpan
 from millrace.model.tables import Lsn, Oid

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from millrace.changefeed import office
+from millrace.changefeed.removal import Kept
 from millrace.errors import (
     ConfigError,
     InvalidRequest,
@@ -161,6 +163,19 @@ def test_S1_what_the_database_does_not_let_go_is_named_and_can_be_given_up() -> 
         await w.reign().remove("shop", force=True)
         await w.until(remover.finished.is_set)
         assert w.removals[-1] == ("shop", True)
+
+    play(story)
+
+
+def test_S1_what_is_not_ours_to_remove_is_named_and_not_waited_for() -> None:
+    async def story(w: World) -> None:
+        w.left = [Kept("publication theirs: it was not made by millrace")]
+        w.boot(0)
+        await w.until(lambda: w.coordinator is not None)
+        await w.reign().create(spec())
+        remover = await w.reign().remove("shop", force=False)
+        await w.until(remover.finished.is_set)
+        assert msgspec.json.encode(remover.left_behind) == b'["publication theirs: it was not made by millrace"]'
 
     play(story)
 

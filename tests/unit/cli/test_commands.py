@@ -156,6 +156,8 @@ def test_A2_a_second_up_starts_what_the_last_one_did_on_the_same_ports(tmp_path:
     assert last_start(layout) == FIRST_START
     (tmp_path / "run").mkdir()
     children = [{"kind": "broker", "address": "h:19092", "http": "127.0.0.1:18400"},
-                {"kind": "capture", "address": "h:18300", "http": "127.0.0.1:18300"}]
-    (tmp_path / "run" / "state.json").write_text(json.dumps({"children": children}))
-    assert last_start(layout) == {"brokers": 1, "captures": 1, "http_port": 18300, "kafka_port": 19092}
+                {"kind": "capture", "address": "h:18300", "http": "127.0.0.1:18300"},
+                {"kind": "spark", "address": "sc://127.0.0.1:18500"}]
+    (tmp_path / "run" / "state.json").write_text(json.dumps({"children": children, "spark": False}))
+    assert last_start(layout) == {
+        "brokers": 1, "captures": 1, "http_port": 18300, "kafka_port": 19092, "spark": False}

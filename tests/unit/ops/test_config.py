@@ -50,6 +50,11 @@ def test_values_are_read() -> None:
     ("capture: {bootstrap: 'a:1'}", "capture.bootstrap", "array"),
     ("capture: {host: '::'}", "capture.advertised_host", "give this machine's name"),
     ("store: {url: 'zookeeper://a'}", "store.url", "sqlite:/path or etcd://"),
+    ("spark: {remote: 'sc://a:1', master: 'local[2]'}", "spark.master", "leave one of them out"),
+    ("spark: {remote: 'spark://a:7077'}", "spark.remote", "sc://host:port"),
+    ("spark: {conf: ['spark.ui.port']}", "spark.conf", "spark.key=value"),
+    ("spark: {memory: 1}", "spark.memory", "expected `str`"),
+    ("spark: {memory: 1gb}", "spark.memory", "regex"),
     ("{", "not YAML", ""),
     ("a: 1\na: 2", "not YAML", ""),
     ("- a", "expected sections", "docs/configuration.md"),
@@ -115,3 +120,9 @@ def test_brokers_to_start_from() -> None:
     assert config.parse("").bootstrap == ("127.0.0.1:9092",)
     assert config.parse("capture: {bootstrap: ['a:1', 'b:2']}").bootstrap == ("a:1", "b:2")
     assert config.parse("", environ={"MILLRACE_CAPTURE__BOOTSTRAP": "a:1, b:2"}).bootstrap == ("a:1", "b:2")
+
+
+def test_settings_of_spark_from_the_environment() -> None:
+    found = config.parse("", environ={"MILLRACE_SPARK__CONF": "spark.a=1,spark.b=2", "MILLRACE_SPARK__CORES": "3"})
+    assert found.spark.conf == ("spark.a=1", "spark.b=2")
+    assert found.spark.cores == 3

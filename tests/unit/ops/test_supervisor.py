@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +163,22 @@ def test_atomic_write_replaces_or_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_atomically(str(tmp_path / "missing" / "f"), b"x")
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_P8_a_child_that_is_not_needed_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    broken = replace(spec(tmp_path, FAILING, "broken"), needed=False, backoff_max_s=60.0)
+
+    async def main() -> None:
+        supervisor = Supervisor([spec(tmp_path, SLEEPER), broken], state_path=str(tmp_path / "state.json"), about={})
+        try:
+            await supervisor.start(ready_s=20)
+            good, bad = supervisor.children
+            while bad.restarts == 0:
+                await asyncio.sleep(0.01)
+            assert (good.state, good.restarts, bad.last_exit) == (RUNNING, 0, 2)
+            assert bad.last_words() == "no such thing"
+            assert bad.backoff.most_s == 60.0
+        finally:
+            await supervisor.stop()
+
+    asyncio.run(main())

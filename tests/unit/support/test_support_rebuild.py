@@ -22,7 +22,7 @@ from millrace.model.progress import (
     SchemaVersion,
 )
 from millrace.model.tables import Column, Place, TableSchema
-from support_rebuild import Copied, LogError, Logged, Marker, Rebuild, RowChange, Values, differences, is_visible
+from support_rebuild import Copied, LogError, Logged, Marker, Rebuild, RowChange, Values, differences
 
 OID = 42
 TABLE = TableSchema(OID, "public", "t", "d", (Column("id", 23, is_key=True), Column("v", 25), Column("big", 25)))
@@ -226,15 +226,6 @@ def test_S5_planted_flaws_of_the_rows_are_caught(plant: Callable[[FakeLog], None
     log = right()
     plant(log)
     assert verdict(log)
-
-
-def test_visibility_of_a_transaction_in_a_snapshot() -> None:
-    assert is_visible(5, "10:20:12,15")
-    assert is_visible(11, "10:20:12,15")
-    assert not is_visible(12, "10:20:12,15")
-    assert not is_visible(20, "10:20:12,15")
-    assert is_visible(4294967295, "4294967300:4294967310:"), "an epoch has ended in between"
-    assert not is_visible(20, "4294967300:4294967310:")
 
 
 def test_S7_columns_are_followed_by_their_place() -> None:

@@ -3,6 +3,9 @@
 In: record batches in the layout of change rows. Out: acknowledged records, and the ranges of offsets they stand in.
 Promise: ranges name this attempt's records and no others, also where attempts interleave; what is encoded and not yet
 acknowledged is bounded; a record stays below the limit, and a row that alone is larger is cut into parts [S8].
+
+Each record costs about a millisecond on its way, whatever is in it: as many rows share one as will fit, judged by how
+well the last ones could be compressed. If they do not fit, they are cut in halves.
 """
 
 from __future__ import annotations
@@ -16,13 +19,16 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from millrace.limits import COPY_IN_FLIGHT_BYTES_MAX, COPY_RECORD_BYTES
+from millrace.limits import COPY_IN_FLIGHT_BYTES_MAX, COPY_RECORD_BYTES, COPY_ROWS_BYTES_MAX
 from millrace.log.client import PlainClient, PlainWriter
 from millrace.model.progress import Range
 from millrace.model.tables import TableSchema
 from millrace.wire.changes import HEADER_KEY, BatchHeader, BatchKind, cut_parts, encode_header, encode_rows
+from millrace.wire.pg.cells import vector
 from millrace.wire.pg.partition import partition_of
 from millrace.wire.records import Record
+
+FILLED = 0.95            # of a record's size is aimed at: rows differ
 
 SAME_IN_ALL = frozenset({"op", "lsn", "commit_lsn", "commit_ts", "xid", "unchanged"})
 ATTEMPT_HEADER = "c"     # msgpack [copy, chunk, attempt] on every record of rows
@@ -53,12 +59,14 @@ class RowAppender:
                  epoch: int, header: tuple[str, bytes]) -> None:
         self._client, self._topic, self._partitions, self._table = client, topic, partitions, table
         self._generation, self._epoch, self._header = generation, epoch, header
+        self._schema_id = table.id.bytes         # made from the whole schema each time it is asked for
         self._writers: dict[int, PlainWriter] = {}
         self._writer_id = client.new_writer_id()
         self._waiting = [_Waiting() for _ in range(partitions)]
         self._sent: deque[_Sent] = deque()
         self._sent_bytes = 0
         self._ranges: dict[int, list[Range]] = {}
+        self._rows_bytes = COPY_RECORD_BYTES     # of rows to a record
         self.rows = 0
         self.bytes = 0
 
@@ -68,7 +76,7 @@ class RowAppender:
             waiting = self._waiting[partition]
             waiting.batches.append(part)
             waiting.size_bytes += part.nbytes
-            if waiting.size_bytes >= COPY_RECORD_BYTES:
+            if waiting.size_bytes >= self._rows_bytes:
                 self._flush(partition)
         if sum(waiting.size_bytes for waiting in self._waiting) > COPY_IN_FLIGHT_BYTES_MAX:
             self._flush_all()
@@ -85,7 +93,7 @@ class RowAppender:
             return [(0, rows)]
         homes = partition_of(rows, self._table, self._partitions).astype(np.uint16)    # sorted by radix, so narrow
         order = np.argsort(homes, kind="stable")
-        ordered = _reordered(rows, pa.array(order))
+        ordered = _reordered(rows, vector(order))
         ends = np.searchsorted(homes[order], np.arange(self._partitions + 1)).tolist()
         return [(partition, ordered.slice(start, end - start))
                 for partition, (start, end) in enumerate(itertools.pairwise(ends)) if end > start]
@@ -99,12 +107,18 @@ class RowAppender:
         waiting = self._waiting[partition]
         self._waiting[partition] = _Waiting()
         batch = waiting.batches[0] if len(waiting.batches) == 1 else pa.concat_batches(waiting.batches)
-        for piece in cut(batch, COPY_RECORD_BYTES):
+        for piece in cut(batch, self._rows_bytes):
             for record in self._encode(piece):
                 self._append(partition, record)
 
     def _encode(self, rows: pa.RecordBatch) -> list[Record]:
-        parts = cut_parts(encode_rows(rows))
+        value = encode_rows(rows)
+        fitting = int(FILLED * COPY_RECORD_BYTES * rows.nbytes / len(value))
+        self._rows_bytes = max(COPY_RECORD_BYTES // 2, min(fitting, COPY_ROWS_BYTES_MAX))
+        if len(value) > COPY_RECORD_BYTES and rows.num_rows > 1:
+            half = rows.num_rows // 2
+            return [*self._encode(rows.slice(0, half)), *self._encode(rows.slice(half))]
+        parts = cut_parts(value)
         headers = [encode_header(self._describe(rows, number, len(parts))) for number in range(len(parts))]
         return [Record(part, headers=((HEADER_KEY, header), self._header))
                 for part, header in zip(parts, headers, strict=True)]
@@ -112,7 +126,7 @@ class RowAppender:
     def _describe(self, rows: pa.RecordBatch, part: int, parts: int) -> BatchHeader:
         lsn, seq = rows.column("commit_lsn"), rows.column("seq")
         return BatchHeader(
-            kind=BatchKind.ROWS, schema_id=self._table.id.bytes, generation=self._generation, epoch=self._epoch,
+            kind=BatchKind.ROWS, schema_id=self._schema_id, generation=self._generation, epoch=self._epoch,
             first_lsn=lsn[0].as_py(), first_seq=seq[0].as_py(), last_lsn=lsn[-1].as_py(), last_seq=seq[-1].as_py(),
             rows=rows.num_rows, part=part, parts=parts)
 

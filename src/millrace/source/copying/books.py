@@ -60,6 +60,7 @@ class Books:
 
 def status_of(copy: Copy, figures: Figures, books: Books, now: float) -> CopyStatus:
     runs = [run for chunk, run in books.running.items() if chunk.copy == copy.id]
+    figures = figures.with_running(run.bytes for run in runs)
     pace = books.pace.get(copy.id)
     eta_s = None if pace is None else figures.remaining_s(now - pace.began, chunks_done_before=pace.chunks_done)
     return CopyStatus(

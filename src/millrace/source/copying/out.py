@@ -1,8 +1,9 @@
 """COPY … TO STDOUT (FORMAT BINARY) as large buffers, with the places of the rows in them.
 
 In: a connection that is idle or in a transaction. Out: (buffer, starts, ends): row i is `buffer[starts[i]:ends[i]]`,
-beginning with its count of fields; file header and trailer are left out, behind the last row stands padding. Promise:
-memory is bounded by the read size, or by the largest row.
+beginning with its count of fields; file header and trailer are left out, behind the last row stands padding. A buffer
+of more than one row is used again: what is kept of it must be copied before the next one is asked for. Promise: memory
+is bounded by the read size, or by the largest row.
 
 libpq hands over one row per call, at more than a microsecond each, which is more than all the rest of a copy takes.
 While a connection is idle libpq has nothing buffered, so for the length of one COPY we read its socket ourselves,
@@ -27,6 +28,7 @@ from psycopg import pq
 
 from millrace.errors import Malformed, SourceUnreachable
 from millrace.limits import COPY_READ_BYTES
+from millrace.wire.pg.cells import STRIP_BYTES_MAX
 from millrace.wire.pg.frames import DATA, HEAD_BYTES, find_frames
 
 Connection = psycopg.Connection[Any]
@@ -36,11 +38,13 @@ Waiting = Callable[[], None]
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 TRAILER = b"\xff\xff"
-PAD_BYTES = 32              # fixed-width reads may begin at a row's last byte
+PAD_BYTES = STRIP_BYTES_MAX  # reads of so many bytes may begin at a row's last one
 PATIENCE_S = 0.02           # an incomplete buffer is handed on after so long without a byte
+# Servers send 8 KiB at a time. To be woken for each costs twice as much as to copy it, so the kernel waits for more.
+WAKE_BYTES = 256 * 1024
 TELL_EVERY_S = 1.0
 
-_ERROR, _READY = ord("E"), ord("Z")
+_ERROR, _READY, _COPY_OUT = ord("E"), ord("Z"), ord("H")
 _length = struct.Struct(">I").unpack_from
 _READY_HEAD = b"Z\0\0\0\x05"
 
@@ -71,27 +75,29 @@ def copy_out(
 def _by_socket(pgconn: pq.abc.PGconn, query: str, waiting: Waiting, read_bytes: int) -> Iterator[Rows]:
     with socket.socket(fileno=os.dup(pgconn.socket)) as peer:
         peer.setblocking(True)
-        _set_patience(peer, PATIENCE_S)
+        _set_patience(peer, PATIENCE_S, WAKE_BYTES)
         try:
             body = query.encode() + b"\0"
             peer.sendall(b"Q" + struct.pack(">I", len(body) + 4) + body)
             yield from _Frames(peer, waiting, read_bytes).rows()
         finally:
-            _set_patience(peer, 0)
+            _set_patience(peer, 0, 1)
             peer.setblocking(False)      # as libpq wants it; the flag belongs to the connection, not to our copy
 
 
-def _set_patience(peer: socket.socket, seconds: float) -> None:
+def _set_patience(peer: socket.socket, seconds: float, wake_bytes: int) -> None:
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(seconds * 1_000_000)))
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_bytes)
 
 
 class _Frames:
     def __init__(self, peer: socket.socket, waiting: Waiting, read_bytes: int) -> None:
         self._peer, self._waiting, self._read_bytes = peer, waiting, read_bytes
+        self._buffer: bytearray | None = None      # to be used again
         self._rest: bytes = b""
         self._need_bytes = 0             # of the frame that `rest` begins with
         self._first = True
-        self._columns = 0                # not known before the first row
+        self._columns = 0                # not known before the server has said it
         self._error: psycopg.Error | None = None
         self._ready = False
 
@@ -101,6 +107,8 @@ class _Frames:
             starts, ends = self._scan(buffer, size)
             if len(starts):
                 yield buffer, starts, ends
+            # One value alone is not copied by those who decode it; a buffer for a large row is not kept for small ones.
+            self._buffer = buffer if len(starts) != 1 and len(buffer) == self._read_bytes + PAD_BYTES else None
         if self._error is not None:
             raise self._error
 
@@ -108,7 +116,8 @@ class _Frames:
         """A buffer that begins with what was left, as full as the server makes it without a pause."""
         have = len(self._rest)
         room = max(self._read_bytes, self._need_bytes)
-        buffer = bytearray(room + PAD_BYTES)
+        used, self._buffer = self._buffer, None
+        buffer = used if used is not None and len(used) == room + PAD_BYTES else bytearray(room + PAD_BYTES)
         buffer[:have] = self._rest
         view = memoryview(buffer)
         told = time.monotonic()
@@ -132,14 +141,14 @@ class _Frames:
 
     def _scan(self, buffer: bytearray, size: int) -> tuple[Ints, Ints]:
         """Places of rows in whole frames; what is left of the last frame is kept for the next buffer."""
+        if self._first and buffer[0] == _COPY_OUT:
+            self._columns = int.from_bytes(buffer[HEAD_BYTES + 1:HEAD_BYTES + 3], "big")
         frames, rest = find_frames(buffer, size, columns=self._columns)
         self._rest = bytes(buffer[rest:size])
         self._need_bytes = 1 + _length(self._rest, 1)[0] if len(self._rest) >= HEAD_BYTES else 0
-        return self._rows(buffer, frames)
+        return self._rows(buffer, frames, np.append(frames, rest)[1:])
 
-    def _rows(self, buffer: bytearray, frames: Ints) -> tuple[Ints, Ints]:
-        lengths = np.ndarray((len(buffer) - 3,), ">u4", buffer, 0, (1,))
-        ends = frames + 1 + lengths[frames + 1]
+    def _rows(self, buffer: bytearray, frames: Ints, ends: Ints) -> tuple[Ints, Ints]:
         is_data = np.frombuffer(buffer, np.uint8)[frames] == DATA
         if not is_data.all():
             for frame, end in zip(frames[~is_data].tolist(), ends[~is_data].tolist(), strict=True):
@@ -149,7 +158,6 @@ class _Frames:
         if len(starts) and self._first:
             self._first = False
             starts[0] += header_bytes(buffer, int(starts[0]))
-            self._columns = int.from_bytes(buffer[int(starts[0]):int(starts[0]) + 2], "big") % 0xFFFF   # trailer: 0
         return _without_trailer(buffer, starts, ends)
 
     def _message(self, kind: int, body: bytes) -> None:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
+import os
+import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from millrace.limits import COPY_SILENCE_S
 from millrace.source.copying.attempt import FAILED, ChunkProgress, ChunkResult, ChunkTask
+from millrace.source.copying.nursery import Nursery
 from millrace.source.copying.worker import LENGTH_BYTES, decode_said, frame
 
 Report = Callable[[ChunkProgress], None]
@@ -31,13 +34,22 @@ class ChunkRunner(Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
+class _Worker:
+    pid: int
+    handle: int                  # names this process and no other, also when its pid is somebody else's
+    said: asyncio.StreamReader
+    tasks: asyncio.StreamWriter
+
+
 class ProcessRunner:
     """As many workers as tasks at a time; they are kept for the next tasks."""
 
     def __init__(self, *, silence_s: float = COPY_SILENCE_S) -> None:
         self._silence_s = silence_s
-        self._idle: list[asyncio.subprocess.Process] = []
-        self._busy: set[asyncio.subprocess.Process] = set()
+        self._nursery = Nursery()
+        self._idle: list[_Worker] = []
+        self._busy: set[_Worker] = set()
 
     @property
     def pids(self) -> list[int]:
@@ -55,7 +67,7 @@ class ProcessRunner:
         except BaseException as error:
             await _end(worker)
             if isinstance(error, OSError | EOFError | TimeoutError):
-                return ChunkResult(error=_why(worker, error, self._silence_s), code=FAILED)
+                return ChunkResult(error=_why(error, self._silence_s), code=FAILED)
             raise
         finally:
             self._busy.discard(worker)
@@ -65,27 +77,33 @@ class ProcessRunner:
     async def rest(self) -> None:
         while self._idle:
             await _end(self._idle.pop())
+        if not self._busy:
+            await self._nursery.close()
 
     async def close(self) -> None:
-        await self.rest()
         for worker in list(self._busy):
             await _end(worker)
+        self._busy.clear()
+        await self.rest()
 
-    async def _start(self) -> asyncio.subprocess.Process:
-        pipe = asyncio.subprocess.PIPE
-        worker = await asyncio.create_subprocess_exec(sys.executable, "-m", "millrace.source.copying.worker",
-                                                      stdin=pipe, stdout=pipe)
+    async def _start(self) -> _Worker:
+        pid, peer = await self._nursery.fork()
         try:
-            await _hear(worker, COPY_SILENCE_S)      # its first word: it is ready; imports take their time
+            handle = os.pidfd_open(pid)
+        except OSError:
+            peer.close()
+            raise
+        worker = _Worker(pid, handle, *await asyncio.open_connection(sock=peer))
+        try:
+            await _hear(worker, COPY_SILENCE_S)      # its first word: it is ready
         except BaseException:
             await _end(worker)
             raise
         return worker
 
-    async def _talk(self, worker: asyncio.subprocess.Process, task: ChunkTask, report: Report) -> ChunkResult:
-        assert worker.stdin is not None
-        worker.stdin.write(frame(task))
-        await worker.stdin.drain()
+    async def _talk(self, worker: _Worker, task: ChunkTask, report: Report) -> ChunkResult:
+        worker.tasks.write(frame(task))
+        await worker.tasks.drain()
         while True:
             said = await _hear(worker, self._silence_s)
             if isinstance(said, ChunkResult):
@@ -93,25 +111,32 @@ class ProcessRunner:
             report(said)
 
 
-async def _hear(worker: asyncio.subprocess.Process, patience_s: float) -> ChunkProgress | ChunkResult:
-    assert worker.stdout is not None
+async def _hear(worker: _Worker, patience_s: float) -> ChunkProgress | ChunkResult:
     async with asyncio.timeout(patience_s):
-        head = await worker.stdout.readexactly(LENGTH_BYTES)
-        return decode_said(await worker.stdout.readexactly(int.from_bytes(head, "big")))
+        head = await worker.said.readexactly(LENGTH_BYTES)
+        return decode_said(await worker.said.readexactly(int.from_bytes(head, "big")))
 
 
-async def _end(worker: asyncio.subprocess.Process) -> None:
+async def _end(worker: _Worker) -> None:
     """Killed, not asked: it may be stopped, and an attempt may end anywhere."""
-    with contextlib.suppress(ProcessLookupError):
-        worker.kill()
-    await worker.wait()
-    if worker.stdin is not None:
-        worker.stdin.close()
-        with contextlib.suppress(OSError):
-            await worker.stdin.wait_closed()
+    handle, worker.handle = worker.handle, -1
+    if handle < 0:
+        return                   # somebody else does
+    worker.tasks.close()
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(handle, ended.set)
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        await ended.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
+    with contextlib.suppress(OSError):
+        await worker.tasks.wait_closed()
 
 
-def _why(worker: asyncio.subprocess.Process, error: BaseException, silence_s: float) -> str:
+def _why(error: BaseException, silence_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"the worker said nothing for {silence_s:g} s and was ended"
-    return f"the worker ended with {worker.returncode}"
+    return "the worker has ended"

@@ -1,17 +1,17 @@
-"""A process that runs chunk tasks, one at a time: `python -m millrace.source.copying.worker`.
+"""A process that runs chunk tasks, one at a time; it begins as a fork of the nursery.
 
-In: tasks on standard input. Out: progress and results on standard output. Each is a frame: length (4 bytes, big end
-first), then msgpack. Promise: it ends when its parent does, however that ends: the pipe closes with it.
+In: tasks. Out: progress and results, on the same socket. Each is a frame: length (4 bytes, big end first), then
+msgpack. Promise: it ends when its parent does, however that ends: the socket closes with it.
 """
 
 from __future__ import annotations
 
 import os
 import queue
-import sys
+import socket
 import threading
 import time
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 import msgspec
 
@@ -20,7 +20,6 @@ from millrace.source.copying.attempt import ChunkProgress, ChunkResult, ChunkTas
 LENGTH_BYTES = 4
 PROGRESS_EVERY_S = 0.1
 HEARTBEAT_S = 1.0
-NICE = 5
 
 Said = ChunkProgress | ChunkResult
 
@@ -79,18 +78,15 @@ class _Voice:
             try:
                 self._out.write(frame(value))
                 self._out.flush()
-            except BrokenPipeError:
+            except ConnectionError:
                 os._exit(0)
             self._said_at = time.monotonic()
 
 
-def main() -> None:
-    os.nice(NICE)                        # where they share cores, the stream goes before copies
+def serve(runner: socket.socket) -> NoReturn:
     tasks: queue.SimpleQueue[ChunkTask] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(sys.stdin.buffer, tasks), daemon=True).start()
-    voice = _Voice(sys.stdout.buffer)
-    # Whatever else prints must not get into the frames.
-    sys.stdout = sys.stderr
+    threading.Thread(target=_listen, args=(runner.makefile("rb"), tasks), daemon=True).start()
+    voice = _Voice(runner.makefile("wb"))
     voice.ready()
     while True:
         task = tasks.get()
@@ -98,13 +94,11 @@ def main() -> None:
         voice.end(run_chunk(task, report=voice.progress))
 
 
-def _listen(pipe: BinaryIO, tasks: queue.SimpleQueue[ChunkTask]) -> None:
+def _listen(runner: BinaryIO, tasks: queue.SimpleQueue[ChunkTask]) -> None:
     """Never returns: without a parent nobody wants the rest, wherever it stands."""
-    while head := pipe.read(LENGTH_BYTES):
-        body = pipe.read(int.from_bytes(head, "big"))
-        tasks.put(_tasks.decode(body))
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
+    try:
+        while head := runner.read(LENGTH_BYTES):
+            body = runner.read(int.from_bytes(head, "big"))
+            tasks.put(_tasks.decode(body))
+    finally:
+        os._exit(0)

@@ -1,13 +1,14 @@
 """The tables of a source's database, as its catalogue shows them now.
 
 In: a connection and a rule that takes (schema, table). Out: `Table`s with the schema that the stream will name, what
-tells their rows apart, and sizes. Only about the present: what a table was at a past position stands
-in the log [S7].
+tells their rows apart, and sizes. Only about the present: what a table was at a past position stands in the log [S7].
+Promise: one moment's picture; a DDL while it is taken is in all of it or in none. Sizes and rights are of the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +93,7 @@ def quoted(*names: str) -> str:
 # `key` is the index that tells rows apart: the one of the replica identity, else the primary key (also under FULL).
 _TABLES = """
 SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, c.relreplident::text, c.relpersistence = 'p',
-       pg_catalog.pg_has_role(c.relowner, 'USAGE'), pg_catalog.has_table_privilege(c.oid, 'SELECT'),
+       pg_catalog.pg_has_role(c.relowner, 'USAGE'), coalesce(pg_catalog.has_table_privilege(c.oid, 'SELECT'), true),
        coalesce(u.name, ''), coalesce(u.columns, '{}'), EXISTS (
          SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped AND a.attgenerated <> '')
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -125,8 +126,16 @@ WHERE i.indrelid = ANY(%(oids)s::oid[]) AND (i.indisprimary OR i.indisreplident)
 ORDER BY i.indrelid, i.indexrelid, a.attnum
 """
 
+# From pg_inherits: pg_partition_tree() tells of the partitions now, whatever the snapshot. One that is being detached
+# concurrently (from 14 on) counts no more.
 _LEAVES = """
-SELECT t.root::int8, c.oid::int8, n.nspname, c.relname, c.relreplident::text,
+WITH RECURSIVE parts(root, relid) AS (
+    SELECT root, root FROM pg_catalog.unnest(%(oids)s::oid[]) t(root)
+    UNION ALL
+    SELECT p.root, i.inhrelid FROM parts p JOIN pg_catalog.pg_inherits i ON i.inhparent = p.relid
+    JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition
+    WHERE coalesce(pg_catalog.to_jsonb(i)->>'inhdetachpending', 'false') = 'false')
+SELECT p.root::int8, c.oid::int8, n.nspname, c.relname, c.relreplident::text,
        CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false ELSE EXISTS (
          SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
          AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END) END,
@@ -134,28 +143,26 @@ SELECT t.root::int8, c.oid::int8, n.nspname, c.relname, c.relreplident::text,
        coalesce(pg_catalog.pg_table_size(c.oid), 0),
        coalesce(pg_catalog.has_table_privilege(c.oid, 'SELECT')
                 AND pg_catalog.has_schema_privilege(n.oid, 'USAGE'), true)
-FROM pg_catalog.unnest(%(oids)s::oid[]) t(root)
-CROSS JOIN LATERAL (SELECT t.root AS relid WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_partitioned_table p
-                                                            WHERE p.partrelid = t.root)
-                    UNION ALL SELECT f.relid FROM pg_catalog.pg_partition_tree(t.root) f WHERE f.isleaf
-                       AND f.parentrelid IS NOT NULL) l
-JOIN pg_catalog.pg_class c ON c.oid = l.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+FROM parts p JOIN pg_catalog.pg_class c ON c.oid = p.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'r'
-ORDER BY t.root, c.oid
+ORDER BY p.root, c.oid
 """
 
 
 async def find_tables(connection: Connection, matches: Matches) -> list[Table]:
     """All tables that the rule takes, in the order of their names."""
-    found = await _fetch(connection, _TABLES, None)
-    return await _complete(connection, [row for row in found if matches(row[1], row[2])])
+    async with _one_moment(connection):
+        found = await _fetch(connection, _TABLES, None)
+        return await _complete(connection, [row for row in found if matches(row[1], row[2])])
 
 
 async def tables_by_oid(connection: Connection, oids: Iterable[Oid]) -> dict[Oid, Table]:
     """Those that still exist."""
     wanted = list(oids)
-    found = await _fetch(connection, _TABLES, wanted) if wanted else []
-    return {table.oid: table for table in await _complete(connection, found)}
+    if not wanted:
+        return {}
+    async with _one_moment(connection):
+        return {table.oid: table for table in await _complete(connection, await _fetch(connection, _TABLES, wanted))}
 
 
 async def table_of(connection: Connection, oid: Oid) -> Table:
@@ -163,6 +170,21 @@ async def table_of(connection: Connection, oid: Oid) -> Table:
     if found is None:
         raise SourceError(f"table with oid {oid} does not exist")
     return found
+
+
+@contextlib.asynccontextmanager
+async def _one_moment(connection: Connection) -> AsyncIterator[None]:
+    """All queries in one snapshot; a standby gives one, too. Inside somebody's transaction: his, which either has one
+    snapshot or holds a lock on the table."""
+    if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        yield
+        return
+    await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        yield
+    finally:
+        if not connection.closed:
+            await connection.execute("ROLLBACK")
 
 
 async def _complete(connection: Connection, found: Sequence[tuple[Any, ...]]) -> list[Table]:

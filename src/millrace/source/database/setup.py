@@ -77,7 +77,7 @@ class Leftover:
 
 
 class Setup:
-    """All changes that one source makes in its database, but for marks and heartbeats."""
+    """All changes that one source makes in its database, but for the marks of copies."""
 
     def __init__(self, database: Database, spec: SourceSpec) -> None:
         self._database = database

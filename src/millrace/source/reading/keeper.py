@@ -1,37 +1,38 @@
 """Looks after a running stream: the catalogue, the publication, the slot, copies that are owed [S5, S7, S9, S11].
 
 In: a look every few seconds, and news from the stream (a table was made, altered, dropped; rows of an unknown table).
-Out: tables added with topic and copy, tables lost with their reason, the slot's health. Promise: what the stream cannot
-carry is a state with a reason; rows that were not published for a while are owed a copy, and get one.
+Out: tables added with topic and copy, tables lost with their reason, the slot's health. What becomes of a table is
+decided in `core.keeper`. Promise: what the stream cannot carry is a state with a reason; rows that were not published
+for a while are owed a copy, and get one.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from millrace import limits
+from millrace.core import keeper
 from millrace.core.sources import SourceState
-from millrace.core.table_rules import TableRules, quote_rule
+from millrace.core.table_rules import TableRules
 from millrace.errors import (
     Deposed,
     InvalidRequest,
     MillraceError,
     PublicationMissing,
     SourceError,
-    UnknownTable,
     Unreachable,
 )
 from millrace.model.progress import SchemaVersion
 from millrace.model.sources import ProgressBase, SourceSpec
-from millrace.model.tables import IDENTITY_FULL, Lsn, Oid, Place, TableSchema, lsn_text
+from millrace.model.tables import IDENTITY_FULL, Lsn, Place, TableSchema, lsn_text
 from millrace.ops.logging import get_logger
-from millrace.source.database.catalog import quoted
 from millrace.source.database.connect import Connection, Database
 from millrace.source.database.setup import LOCK_S, Prepared, Setup
-from millrace.source.database.sql import message_prefix
+from millrace.source.database.sql import QUERY_CHARS_MAX, message_prefix
 from millrace.source.database.watch import SlotWatch
-from millrace.source.reading.debts import BY_HAND, Debts
+from millrace.source.reading.debts import Debts, leaves_by_rows
 from millrace.source.reading.office import SourceOffice
 from millrace.source.reading.raising import partitions_of
 from millrace.source.reading.session import Session, Shared
@@ -58,8 +59,8 @@ class Keeper:
         self._rules = TableRules(spec.tables)
         self._lock = asyncio.Lock()              # one change of the set of tables at a time
         self._news = asyncio.Event()
-        self._said_dropped: set[Oid] = set()
-        self._missed_at: dict[Oid, Lsn] = {}     # where the WAL ended when a table was first not there
+        self._missing = keeper.Missing()
+        self._refused: list[keeper.Refused] = []
 
     @property
     def _state(self) -> SourceState:
@@ -80,14 +81,11 @@ class Keeper:
     # -- news from the stream ----------------------------------------------------------------------------------------
 
     async def ddl(self, content: dict[str, Any]) -> None:
-        """A statement about a table, told by an event trigger, or its drop."""
-        oid, query = int(content.get("oid", 0)), str(content.get("query", "")).lower()
-        if content.get("kind") == "drop":
-            # On record before the drop can be resolved: a reader after us will not hear of it.
-            await self.debts.set_state(oid, "dropped", "the table was dropped")
-        elif oid in self._shared.partitions and " type " in query and " using " in query:
-            # May rewrite every row and keep the type: nothing else in the stream says so.
-            await self.debts.owe(oid, "a column was rewritten")
+        """A statement about a table. Acted upon before it can be resolved: a reader after us will not hear of it."""
+        query = str(content.get("query", ""))
+        is_cut = content.get("tag") == "ALTER TABLE" and len(query) >= QUERY_CHARS_MAX
+        statement = keeper.Statement(str(content.get("kind")), int(content.get("oid", 0)), query, is_cut)
+        await self.debts.decide(lambda state: keeper.told(state, statement))
         self._news.set()
 
     async def altered(self, before: TableSchema, now: TableSchema) -> None:
@@ -118,22 +116,16 @@ class Keeper:
 
     async def oversize(self, table: TableSchema, place: Place, size: int) -> None:
         reason = f"a row of {size} bytes at {lsn_text(place.commit_lsn)} is above {limits.CHANGE_ROW_BYTES_MAX}"
-        await self.debts.set_state(table.oid, "needs_copy", f"{reason} {BY_HAND}")
+        await self.debts.decide(lambda state: keeper.oversize(state, table.oid, reason))
 
     async def copy_table(self, name: str) -> int:
-        found = [table for table in self._state.tables.values()
-                 if table.state != "dropped" and name in (
-                     f"{table.schema}.{table.name}", quoted(table.schema, table.name),
-                     quote_rule(table.schema, table.name))]
-        if not found:
-            raise UnknownTable(f"source {self._spec.name!r} has no table {name!r}")
-        if found[0].state == "refused":
-            raise InvalidRequest(f"table {name!r} is not carried, so a copy would go stale: {found[0].reason}")
+        oid = keeper.to_copy(self._state, name, self._refused)
         async with self._lock, await self._database.connect() as connection:
             with self._database.explained(f"copy {name}"):
-                copy = await self.debts.plan(connection, found[0].oid)
+                copy = await self.debts.plan(connection, oid)
         if copy is None:
             raise InvalidRequest(f"table {name!r} does not exist any more")
+        self._news.set()
         return copy
 
     # -- looking -----------------------------------------------------------------------------------------------------
@@ -155,14 +147,14 @@ class Keeper:
 
     async def _look(self) -> None:
         await self._office.check()
-        known = set(self._shared.partitions)
+        before = keeper.before_look(self._state, self._shared.partitions)
         prepared = await self._setup.ensure()
         # Sizes are read under a lock: behind somebody who waits to alter a table it is not waited for long.
         settings = {"lock_timeout": f"{LOCK_S}s"}
         async with self._lock, await self._database.connect(settings=settings) as connection:
             with self._database.explained("look at the catalogue"):
                 await self._watch.look(connection)
-                await self._meet(prepared, known)
+                await self._meet(prepared, before)
                 await self._miss(connection, prepared)
                 await self.debts.pay(connection)
         self._warn(prepared)
@@ -170,40 +162,31 @@ class Keeper:
             await self._office.record([ProgressBase(self._shared.base)])
             self._shared.base = None
 
-    async def _meet(self, prepared: Prepared, known: set[Oid]) -> None:
+    async def _meet(self, prepared: Prepared, before: keeper.Before) -> None:
         for table in prepared.tables:
             if table.oid not in self._shared.partitions:
                 log.info("a table joins", source=self._spec.name, table=table.full_name, oid=table.oid)
                 await self._open(table.version, partitions_of(self._spec, table))
-            elif table.oid in prepared.added and table.oid in known:
-                await self.debts.owe(table.oid, "it was not published for a while")
-            elif self._state.tables[table.oid].state == "refused":
-                await self.debts.owe(table.oid, "it was not carried for a while")
-            await self.debts.leaves(table)
-            await self.debts.terms(table.oid, prepared.terms.get(table.oid, ""))
-        for unfit in prepared.unfit:
-            if unfit.table.oid in self._shared.partitions:
-                await self.debts.set_state(unfit.table.oid, "refused", unfit.reason)
+            carried = keeper.Carried(
+                table.oid, table.oid in prepared.added, prepared.terms.get(table.oid, ""), leaves_by_rows(table))
+            await self.debts.decide(partial(keeper.met, before=before, table=carried))
+        self._refused = [keeper.Refused(one.table.schema, one.table.name, one.reason) for one in prepared.unfit]
+        for one in prepared.unfit:
+            await self.debts.decide(partial(keeper.unfit, before=before, oid=one.table.oid, reason=one.reason))
 
     async def _miss(self, connection: Connection, prepared: Prepared) -> None:
-        """Tables that are gone, or became a partition of another. Where no trigger tells it, we say so in the WAL
-        ourselves, behind what happened."""
+        """Tables that are gone, or became a partition of another."""
         here = {table.oid for table in prepared.tables} | {one.table.oid for one in prepared.unfit}
-        gone = [oid for oid, table in self._state.tables.items() if table.state != "dropped" and oid not in here]
+        gone, status = self._missing.gone(self._state, here), self._shared.status
         if gone:
             cursor = await connection.execute(_HERE, [gone])
-            still: dict[Oid, bool] = dict(await cursor.fetchall())
-            for oid in gone:
-                silent = still.get(oid, not prepared.has_triggers or self._passed_over(oid))
-                if silent and oid not in self._said_dropped:
-                    self._said_dropped.add(oid)
-                    await connection.execute(_SAY_DROPPED.encode(), [message_prefix(self._spec.name), oid])
-        await self.debts.give_up_dropped()
-
-    def _passed_over(self, oid: Oid) -> bool:
-        """A trigger told its drop, and nobody kept it: the table was not known yet, or a reader died with the news."""
-        status = self._shared.status
-        return status.resolved > self._missed_at.setdefault(oid, status.server_end)
+            to_tell = self._missing.to_tell(
+                gone, partitions=dict(await cursor.fetchall()), has_triggers=prepared.has_triggers,
+                resolved=status.resolved, wal_end=status.server_end)
+            for oid in to_tell:
+                await connection.execute(_SAY_DROPPED.encode(), [message_prefix(self._spec.name), oid])
+        for abandoned in self._missing.to_give_up(self._state):
+            await self._shared.lanes.tell(abandoned)
 
     def _warn(self, prepared: Prepared) -> None:
         status = self._shared.status

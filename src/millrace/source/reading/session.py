@@ -21,10 +21,11 @@ import msgspec
 
 from millrace import limits
 from millrace.core.copies import Attempt
+from millrace.core.places import LastPlaces
 from millrace.core.reader import Reader, Resume, fold
 from millrace.errors import MillraceError
 from millrace.model.progress import Change, HighMark, LowMark, Mark, ProgressRecord, SchemaVersion
-from millrace.model.tables import NOWHERE, Lsn, Oid, Place, TableSchema
+from millrace.model.tables import Lsn, Oid, Place, TableSchema
 from millrace.ops.logging import get_logger
 from millrace.ops.ports import Clock
 from millrace.source.database.sql import message_prefix
@@ -100,7 +101,7 @@ class Session:
         self._unresolved: deque[tuple[Lsn, float]] = deque()      # cuts and when they came
         self._pace = Pace()
         self._marked_at = float("-inf")
-        self._seen: dict[Oid, Place] = {}                         # the last change of each table
+        self._places = LastPlaces()
         self._told: dict[Oid, str] = {}                           # the last statement about a table, for people
         shared.spool.clear()
 
@@ -220,7 +221,8 @@ class Session:
                 return
             await self._use(rows.table, Place(first, -1))
         last = rows.batch.num_rows - 1
-        self._seen[oid] = Place(int(vector(rows.batch, "commit_lsn")[last]), int(vector(rows.batch, "seq")[last]))
+        self._places.note(
+            oid, Place(int(vector(rows.batch, "commit_lsn")[last]), int(vector(rows.batch, "seq")[last])))
         await self.batcher.rows(rows)
         status.rows += rows.batch.num_rows
         status.rows_of[oid] = status.rows_of.get(oid, 0) + rows.batch.num_rows
@@ -231,13 +233,13 @@ class Session:
         oid = relation.table.oid
         if oid not in self._shared.partitions:
             return      # of a partition whose rows come under its root, or of a stranger: its rows will tell
-        place = self._seen[oid] = Place(relation.begin.commit_lsn, relation.seq)
+        place = self._places.note(oid, Place(relation.begin.commit_lsn, relation.seq))
         if relation.previous is None:
             await self._use(relation.table, place)
             return
         change = Change(
             self.core.generation, oid, place.commit_lsn, place.seq, "alter", relation.table.id, relation.previous.id,
-            self._told.pop(oid, ""), relation.begin.commit_ts // 1000)
+            self._told.pop(oid, ""), relation.begin.commit_ts // 1000, relation.begin.xid)
         if self._is_new(oid, place):
             await self._news.altered(relation.previous, relation.table)
         await self._use(relation.table, place, change)
@@ -261,10 +263,10 @@ class Session:
             if one.oid in self._shared.partitions and table is not None:
                 await self._change(Change(
                     self.core.generation, one.oid, truncate.begin.commit_lsn, one.seq, "truncate", table.id, None,
-                    "", truncate.begin.commit_ts // 1000), table)
+                    "", truncate.begin.commit_ts // 1000, truncate.begin.xid), table)
 
     async def _change(self, change: Change, table: TableSchema) -> None:
-        place = self._seen[change.oid] = Place(change.commit_lsn, change.seq)
+        place = self._places.note(change.oid, Place(change.commit_lsn, change.seq))
         if self._is_new(change.oid, place):
             await self._shared.lanes.tell(change)
             self._shared.standing.schemas.named(change.oid, place)
@@ -305,15 +307,12 @@ class Session:
         self._shared.lanes.append_progress(mark).add_done_callback(stands)
 
     async def _drop(self, content: dict[str, Any], begin: Begin) -> None:
-        """No change of the table comes behind it, so its seq is the next one."""
         oid = int(content.get("oid", 0))
         table = self._shared.standing.schemas.in_force.get(oid)
         if oid in self._shared.partitions and table is not None:
-            last = self._seen.get(oid, NOWHERE)
-            seq = last.seq + 1 if last.commit_lsn == begin.commit_lsn else 0
             await self._change(Change(
-                self.core.generation, oid, begin.commit_lsn, seq, "drop", None, table.id,
-                str(content.get("query", "")), begin.commit_ts // 1000), table)
+                self.core.generation, oid, *self._places.behind(oid, begin.commit_lsn), "drop", None, table.id,
+                str(content.get("query", "")), begin.commit_ts // 1000, begin.xid), table)
         await self._news.ddl(content)
 
     # -- marks -------------------------------------------------------------------------------------------------------

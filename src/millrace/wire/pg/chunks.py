@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from millrace.errors import Malformed
 from millrace.model.tables import Lsn
-from millrace.wire.pg.cells import Ints, View
+from millrace.wire.pg.cells import STRIP_BYTES_MAX, Ints, View
 from millrace.wire.pg.types import POSTGRES_EPOCH_US
 
 Buffer = bytes | memoryview | bytearray
 
 HEADER_BYTES = 25          # of XLogData: `w`, start, end, time
 # Reads of fixed width may begin at the last byte of a message: the buffer ends with so many bytes nobody looks at.
-PAD = bytes(32)
+PAD = bytes(STRIP_BYTES_MAX)
 BYTES_MAX = (1 << 31) - 1 - len(PAD)              # offsets into a chunk are 32 bits wide in Arrow
 
 _START, _STOP, _COMMIT, _ABORT = ord("S"), ord("E"), ord("c"), ord("A")

@@ -9,14 +9,17 @@ Out: batches of `arrow_schema(table, before=False)`, value for value what the st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from millrace.errors import Malformed
 from millrace.model.tables import Lsn, TableSchema
-from millrace.wire.pg.binary import binary_column
-from millrace.wire.pg.cells import Cells, Ints, View, fixed
+from millrace.wire.pg.binary import SENT, binary_column, number_column
+from millrace.wire.pg.cells import STRIP_BYTES_MAX, Cells, Ints, View, fixed, vector
 from millrace.wire.pg.chunks import Buffer, join
 from millrace.wire.pg.odd import Odd, odd_list
 from millrace.wire.pg.types import INSERT, TEXT_IN_BINARY, Form, Kind, arrow_schema, kind_of, kinds_of, mask_bytes
@@ -24,6 +27,9 @@ from millrace.wire.pg.types import INSERT, TEXT_IN_BINARY, Form, Kind, arrow_sch
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _HEADER_BYTES = len(_SIGNATURE) + 8
 _TRAILER = b"\xff\xff"
+COUNT_BYTES, LENGTH_BYTES = 2, 4
+
+Numbers = NDArray[Any]       # as they were sent; no cell is null
 
 
 def copy_query(table: TableSchema, where: str = "", *, relation: tuple[str, str] | None = None,
@@ -62,6 +68,7 @@ class CopyDecoder:
         self._at = at
         self._commit_ts = commit_ts
         self._header_seen = False
+        self._same = self._same_in_all(0)
 
     def decode(self, messages: Sequence[Buffer]) -> pa.RecordBatch:
         """The rows of these messages; maybe none. `finished` says that the trailer has been seen."""
@@ -72,16 +79,16 @@ class CopyDecoder:
         """Rows that stand at these places of a padded buffer; the file's header and trailer are not among them."""
         view = View(buffer)
         count = len(starts)
-        columns = kinds_of(self.table)
+        kinds = kinds_of(self.table)
         found: list[Odd] = []
         arrays = []
-        for i, (kind, cells) in enumerate(zip(columns, _walk(view, starts, ends, len(columns)), strict=True)):
+        for i, (kind, cells) in enumerate(zip(kinds, _walk(view, starts, ends, kinds), strict=True)):
             array, odd = _column(view, cells, kind, i)
             arrays.append(array)
             if odd is not None:
                 found.append(odd)
         batch = pa.RecordBatch.from_arrays(
-            [*self._vectors(count), odd_list(found, count), *arrays], schema=arrow_schema(self.table, before=False))
+            [*self._vectors(count, found), *arrays], schema=arrow_schema(self.table, before=False))
         self.rows += count
         return batch
 
@@ -97,20 +104,30 @@ class CopyDecoder:
             del messages[-1]
         return messages
 
-    def _vectors(self, count: int) -> list[pa.Array]:
-        at = pa.array(np.full(count, self._at, np.int64))
+    def _vectors(self, count: int, found: Sequence[Odd]) -> list[pa.Array]:
+        if len(self._same[0]) < count:
+            self._same = self._same_in_all(count)
+        *first, unchanged, no_odd = [array.slice(0, count) for array in self._same]
+        seq = vector(np.arange(self.rows, self.rows + count))
+        return [*first, seq, unchanged, odd_list(found, count) if found else no_odd]
+
+    def _same_in_all(self, count: int) -> list[pa.Array]:
+        """What is the same in all rows of a copy is made once, for the largest batch."""
+        at = vector(np.full(count, self._at, np.int64))
         return [
-            pa.array(np.full(count, INSERT, np.uint8)), at, at,
+            vector(np.full(count, INSERT, np.uint8)), at, at,
             fixed(np.full(count, self._commit_ts, np.int64), pa.timestamp("us", "UTC"), None),
-            pa.array(np.zeros(count, np.uint32)),
-            pa.array(np.arange(self.rows, self.rows + count)),
+            vector(np.zeros(count, np.uint32)),
             pa.nulls(count, pa.binary(mask_bytes(self.table))),
+            odd_list([], count),
         ]
 
 
-def _column(view: View, cells: Cells, kind: Kind, column: int) -> tuple[pa.Array, Odd | None]:
+def _column(view: View, cells: Cells | Numbers, kind: Kind, column: int) -> tuple[pa.Array, Odd | None]:
+    if isinstance(cells, np.ndarray):
+        return number_column(cells, None, kind, column)
     if not len(cells.starts):
-        return pa.array([], kind.arrow), None
+        return pa.nulls(0, kind.arrow), None
     return binary_column(view, cells, kind, column)
 
 
@@ -123,18 +140,25 @@ def _behind_header(message: bytes) -> bytes:
     return message[_HEADER_BYTES + extension:]
 
 
-def _walk(view: View, at: Ints, ends: Ints, columns: int) -> list[Cells]:
-    """Cells of all columns; every row fills its message exactly."""
+# -- where the values are ----------------------------------------------------------------------------------------------
+
+
+class Strip(NamedTuple):
+    """Columns of one width, side by side in every row that has no null among them, and the length of the next."""
+
+    kind: np.dtype[Any]
+    widths: tuple[int, ...]
+
+
+def _walk(view: View, at: Ints, ends: Ints, kinds: tuple[Kind, ...]) -> list[Cells | Numbers]:
+    """Cells of all columns, or their numbers; every row fills its message exactly."""
     if not len(at):
-        return [Cells(at, at, None)] * columns
-    if not (view.i2[at] == columns).all():
-        raise Malformed(f"COPY row without the table's {columns} columns")
-    at = at + 2
-    found = []
+        return [Cells(at, at, None)] * len(kinds)
+    found: list[Cells | Numbers] = []
     try:
-        for _ in range(columns):
-            cells, at = _cells(view, at)
-            found.append(cells)
+        at = _step(view, at, kinds, found)
+        while len(found) < len(kinds):
+            at = _step(view, at, kinds, found)
     except IndexError as error:
         raise Malformed("COPY value longer than its row") from error
     if not (at == ends).all():
@@ -142,15 +166,49 @@ def _walk(view: View, at: Ints, ends: Ints, columns: int) -> list[Cells]:
     return found
 
 
-def _cells(view: View, at: Ints) -> tuple[Cells, Ints]:
+def _step(view: View, at: Ints, kinds: tuple[Kind, ...], found: list[Cells | Numbers]) -> Ints:
+    """Adds the columns of a strip, up to the first that is not of one width in all rows; where the next begins."""
+    strip = _strip(kinds, len(found))
+    rows = view.strip(at, strip.kind)
+    if not found and not (rows["columns"] == len(kinds)).all():
+        raise Malformed(f"COPY row without the table's {len(kinds)} columns")
+    skip = 0 if found else COUNT_BYTES
+    for i, width in enumerate(strip.widths):
+        lengths = rows[f"length {i}"]
+        if not width or not (lengths == width).all():
+            return _variable(lengths.astype(np.int64), at + (skip + LENGTH_BYTES), found)
+        found.append(rows[f"value {i}"])
+        skip += LENGTH_BYTES + width
+    return at + skip
+
+
+@lru_cache(maxsize=4096)
+def _strip(kinds: tuple[Kind, ...], first: int) -> Strip:
+    fields: list[tuple[str, Any]] = [] if first else [("columns", ">i2")]
+    widths: list[int] = []
+    size = 0 if first else COUNT_BYTES
+    for i, kind in enumerate(kinds[first:]):
+        sent = SENT.get(kind.form)
+        width = 0 if sent is None else sent.itemsize
+        if size + LENGTH_BYTES + width > STRIP_BYTES_MAX:
+            break
+        fields.append((f"length {i}", ">i4"))
+        widths.append(width)
+        if sent is None:
+            break
+        fields.append((f"value {i}", sent))
+        size += LENGTH_BYTES + width
+    return Strip(np.dtype(fields), tuple(widths))
+
+
+def _variable(lengths: Ints, starts: Ints, found: list[Cells | Numbers]) -> Ints:
     """Lengths are looked at, ends are not: they only grow, and the last one must meet the end of its row."""
-    lengths = view.i4[at].astype(np.int64)
     least = int(lengths.min())
     if least < -1:
         raise Malformed("COPY value of negative length")
-    starts = at + 4
-    if least >= 0:
-        return Cells(starts, lengths, None), starts + lengths
-    valid = lengths >= 0
-    lengths = lengths * valid
-    return Cells(starts, lengths, valid), starts + lengths
+    valid = None
+    if least < 0:
+        valid = lengths >= 0
+        lengths = lengths * valid
+    found.append(Cells(starts, lengths, valid))
+    return starts + lengths

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from millrace.wire.pg.cells import Ints
+from millrace.wire.pg.cells import Ints, bitmap, vector
 from millrace.wire.pg.types import ODD_TYPE
 
-_NO_ENTRIES = pa.array([], ODD_TYPE.value_type)
+_NO_ENTRIES = pa.nulls(0, ODD_TYPE.value_type)
 
 
 class Odd(NamedTuple):
@@ -31,17 +31,17 @@ def odd_list(found: Sequence[Odd], count: int) -> pa.Array:
     """One list per row, ordered by column; null where a row has none."""
     if not found:
         # Not pa.nulls: what that returns is written with room for `count` entries.
-        return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), _NO_ENTRIES, type=ODD_TYPE,
-                                        mask=pa.array(np.ones(count, np.bool_)))
+        none, ends = bitmap(np.zeros(count, np.bool_)), pa.py_buffer(np.zeros(count + 1, np.int32))
+        return pa.Array.from_buffers(ODD_TYPE, count, [none, ends], children=[_NO_ENTRIES])
     rows = np.concatenate([odd.rows for odd in found])
     columns = np.concatenate([np.full(len(odd.rows), odd.column, np.int16) for odd in found])
     order = np.lexsort((columns, rows))
-    texts = pa.concat_arrays([odd.texts for odd in found]).take(pa.array(order))
+    texts = pa.concat_arrays([odd.texts for odd in found]).take(vector(order))
     per_row: NDArray[Any] = np.bincount(rows, minlength=count)
     ends = np.zeros(count + 1, np.int32)
     np.cumsum(per_row, out=ends[1:])
-    entries = pa.StructArray.from_arrays([pa.array(columns[order]), texts], fields=list(ODD_TYPE.value_type))
-    return pa.ListArray.from_arrays(pa.array(ends), entries, type=ODD_TYPE, mask=pa.array(per_row == 0))
+    entries = pa.StructArray.from_arrays([vector(columns[order]), texts], fields=list(ODD_TYPE.value_type))
+    return pa.Array.from_buffers(ODD_TYPE, count, [bitmap(per_row > 0), pa.py_buffer(ends)], children=[entries])
 
 
 def odd_rows(batch: pa.RecordBatch) -> tuple[Ints, Ints, pa.Array]:

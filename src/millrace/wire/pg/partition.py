@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from millrace.model.tables import TableSchema
+from millrace.wire.pg.cells import vector
 from millrace.wire.pg.odd import odd_rows
 from millrace.wire.pg.types import AFTER, BEFORE, DELETE
 
@@ -32,7 +33,8 @@ def partition_of(batch: pa.RecordBatch, table: TableSchema, k: int) -> NDArray[n
     if k == 1 or not table.keys or not count:
         return np.zeros(count, np.int64)
     hashes = _key_hashes(batch, table, AFTER, 0)
-    gone = np.asarray(batch.column(0)) == DELETE
+    op = batch.column(0)
+    gone = np.frombuffer(op.buffers()[1], np.uint8, count, op.offset) == DELETE
     if gone.any():
         hashes = np.where(gone, _key_hashes(batch, table, BEFORE, len(table.columns)), hashes)
     return (hashes % np.uint64(k)).astype(np.int64)
@@ -54,7 +56,7 @@ def _odd(batch: pa.RecordBatch, column: int, values: Hashes) -> None:
     rows, columns, texts = odd_rows(batch)
     here = np.flatnonzero(columns == column)
     if len(here):
-        values[rows[here]] = _bytes(texts.take(pa.array(here)).cast(pa.binary()))
+        values[rows[here]] = _bytes(texts.take(vector(here)).cast(pa.binary()))
 
 
 def _mixed(x: Hashes) -> Hashes:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from millrace.errors import Malformed
 from millrace.model.tables import TableSchema
-from millrace.wire.pg.cells import Bools, Cells, Ints, View, fixed, gather
+from millrace.wire.pg.cells import Bools, Cells, Ints, View, fixed, gather, vector
 from millrace.wire.pg.odd import Odd, odd_list
 from millrace.wire.pg.text import text_column
 from millrace.wire.pg.tuples import Tuples, walk
@@ -262,8 +262,8 @@ def _vectors(vectors: Vectors, slots: Slots, seq: Ints) -> list[pa.Array]:
         ops[first], ops[first + 1] = DELETE, INSERT
     spread = [slots.spread(v) for v in (vectors.lsn, vectors.commit_lsn, vectors.commit_ts, vectors.xid)]
     return [
-        pa.array(ops), pa.array(spread[0]), pa.array(spread[1]),
-        fixed(spread[2], pa.timestamp("us", "UTC"), None), pa.array(spread[3]), pa.array(seq),
+        vector(ops), vector(spread[0]), vector(spread[1]),
+        fixed(spread[2], pa.timestamp("us", "UTC"), None), vector(spread[3]), vector(seq),
     ]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from millrace.core.copies import Copies
+from millrace import limits
+from millrace.core.copies import ChunkId, Copies
 from millrace.errors import TopicExists
 from millrace.model.ids import ProcessIdentity
 from millrace.model.progress import ChunksAbandoned, CopyStarted, ProgressRecord
@@ -210,6 +211,43 @@ def test_S4_failures_are_tried_again_then_seldom_with_their_reason_or_at_retry()
         assert copies(host).by_id[1].chunks[1].done_by == 9            # numbers are never used twice
 
     asyncio.run(main())
+
+
+def test_S4_a_stopped_chunk_is_tried_again_by_itself_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was missing may have been granted: nobody has to ask for it."""
+    monkeypatch.setattr(module, "COPY_STOPPED_S", 0.002)
+
+    async def main() -> None:
+        host = await World().host()
+        runner = Runner(lambda task: ChunkResult(error="denied", code=FAILED) if task.attempt < 12 else ChunkResult())
+        copier = await World().copier(host, runner, chunks=1)
+        await running(copier, lambda: done(host))
+        assert [task.attempt for task in runner.tasks] == list(range(1, 13))
+        assert copier.status()[0].why == ""
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("code", "longest_s"), [
+    (FAILED, limits.COPY_STOPPED_S), (TRANSIENT, limits.COPY_BACKOFF_MAX_S),
+    (TABLE_CHANGED, limits.COPY_BACKOFF_MAX_S)])
+def test_S4_pauses_grow_and_have_an_end(code: str, longest_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COPY_BACKOFF_MIN_S", limits.COPY_BACKOFF_MIN_S)
+    monkeypatch.setattr(module, "COPY_BACKOFF_MAX_S", limits.COPY_BACKOFF_MAX_S)
+
+    async def main() -> list[float]:
+        copier = await World().copier(await World().host(), Runner(lambda task: None), chunks=1)
+        clock, chunk, pauses = copier._ports.clock, ChunkId(1, 0), []
+        for _ in range(20):
+            now = clock.now()
+            copier._pause(chunk, ChunkResult(error="no", code=code))
+            pauses.append(copier._books.pauses[chunk].until - now)
+        return pauses
+
+    pauses = asyncio.run(main())
+    assert pauses[0] <= limits.COPY_BACKOFF_MIN_S + 0.1
+    assert max(pauses[:7]) <= limits.COPY_BACKOFF_MAX_S + 0.1, "seven failures may be bad luck"
+    assert longest_s / 2 <= min(pauses[7:]) <= max(pauses[7:]) <= longest_s + 0.1
 
 
 def test_S4_what_does_not_answer_is_tried_for_ever() -> None:

@@ -96,6 +96,23 @@ def test_S6_copy_gives_the_stream_s_values(data: st.DataObject) -> None:
             assert comparable(copied.column(8 + i)[j].as_py()) == comparable(value)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_S6_columns_of_one_width_are_read_together_whatever_stands_among_them(data: st.DataObject) -> None:
+    """Tables wider than a strip; columns without nulls, with some, with nothing else."""
+    types = data.draw(st.lists(st.sampled_from(BINARY), min_size=6, max_size=40))
+    table = TableSchema(7, "s", "t", "d", tuple(Column(f"c{i}", *kind) for i, kind in enumerate(types)))
+    cells = [data.draw(st.sampled_from([texts(*kind), st.none() | texts(*kind), st.none()])) for kind in types]
+    rows = data.draw(st.lists(st.tuples(*cells), min_size=1, max_size=4))
+    messages = [wire.copy_row([None if text is None else to_binary(kind, text)
+                               for kind, text in zip(kinds_of(table), row, strict=True)]) for row in rows]
+    copied = CopyDecoder(table).decode([wire.COPY_HEADER, *messages])
+    copied.validate(full=True)
+    for i, kind in enumerate(kinds_of(table)):
+        wanted = [None if row[i] is None else binary_value(kind, to_binary(kind, row[i]))[0] for row in rows]
+        assert comparable(copied.column(8 + i).to_pylist()) == comparable(wanted)
+
+
 def _streamed(table: TableSchema, rows: list[tuple[Any, ...]]) -> Any:
     bodies = [wire.insert(7, [None if t is None else t.encode() for t in row]) for row in rows]
     messages = [wire.xlog(b) for b in (wire.begin(5, 0, 1), *bodies, wire.commit(5, 6, 0))]

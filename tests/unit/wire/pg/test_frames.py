@@ -42,8 +42,9 @@ def test_chains_find_what_single_steps_find(random: Random, count: int, columns:
         starts.append(at)
         at += 1 + struct.unpack_from(">I", buffer, at + 1)[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frames, "BYTES_MIN", 1)
-        patch.setattr(frames, "CHAINS", 12)
+        patch.setattr(frames, "CHAIN_BYTES", 300)
+        patch.setattr(frames, "SEARCH_BYTES", 80)
+        patch.setattr(frames, "CHAINS_MIN", 3)
         for known in (0, columns):
             found, rest = find_frames(buffer, cut, columns=known)
             assert (found.tolist(), rest) == (starts, at)

@@ -1,0 +1,1 @@
+"""How the rows of a changefeed reach their target once: positions, take-over, writing, and the packing of rounds."""

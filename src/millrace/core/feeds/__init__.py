@@ -1,0 +1,1 @@
+"""The control plane of changefeeds as pure machines; see README.md."""

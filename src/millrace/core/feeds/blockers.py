@@ -1,0 +1,101 @@
+"""Whatever waits, with owner, reason and age [C9]. Derived from the machines' state; shown by API, CLI and metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from millrace.core.feeds.coordinator import Coordinator
+    from millrace.core.feeds.maintainer import Maintainer
+
+
+class Blocker(NamedTuple):
+    """`owner`: who would have to act, as `capture 2`, `coordinator`, `maintainer of orders`."""
+
+    what: str
+    owner: str
+    reason: str
+    since: float
+
+
+def feed_blockers(maintainer: Maintainer) -> list[Blocker]:
+    return [*_beginning(maintainer), *_spans(maintainer), *_changes(maintainer), *_positions(maintainer)]
+
+
+def _beginning(m: Maintainer) -> list[Blocker]:
+    me = f"maintainer of {m.feed}"
+    if m.ddl.position is None:
+        since = m.ddl.since or m.begun
+        return [Blocker(f"changefeed {m.feed}", me, "the ddl dispatcher takes over its position", since)]
+    if m.ready:
+        return []
+    return [
+        Blocker(f"changefeed {m.feed}", f"capture {capture}", "has not said which dispatchers it has", m.begun)
+        for capture in sorted(m.state.by_capture) if not m.answered(capture)
+    ]
+
+
+def _spans(m: Maintainer) -> list[Blocker]:
+    placing, out = m.placing, []
+    for span_id, operator in placing.operators.items():
+        place = operator.destination or m.state.spans[span_id].place
+        owner = f"capture {place.capture}" if place is not None else f"maintainer of {m.feed}"
+        reason = f"{operator.kind} ({operator.reason}): waits for {placing.waits.get(span_id, 'its turn')}"
+        out.append(Blocker(f"span {span_id}", owner, reason, operator.begun))
+    for span_id, (since, reason) in placing.absent.items():
+        why = f"absent: {reason}; no capture is schedulable"
+        out.append(Blocker(f"span {span_id}", f"maintainer of {m.feed}", why, since))
+    return out
+
+
+def _changes(m: Maintainer) -> list[Blocker]:
+    change, out = m.ddl.waiting(), []
+    if change is not None:
+        missing = m.ddl.missing(change)
+        names = ", ".join(str(table.oid) for table in missing)
+        reason = f"tables {names} have not reached the marker" if missing else "it is being written"
+        what = f"schema change {change.number} ({change.kind})"
+        out.append(Blocker(what, f"maintainer of {m.feed}", reason, m.ddl.since))
+    position = m.ddl.position
+    for table, own in position.isolated if position is not None else ():
+        error = m.state.troubles.get(table)
+        reason = f"isolated at change {own}: {error.code if error else 'asked for'}; it catches up alone"
+        since = m.ddl.isolated_since.get(table, m.begun)
+        out.append(Blocker(f"table {table.oid}", f"maintainer of {m.feed}", reason, since))
+    return out
+
+
+def _positions(m: Maintainer) -> list[Blocker]:
+    if m.ddl.position is None:
+        return []
+    lsn, holder = m.done_upto()
+    owner = f"maintainer of {m.feed}"
+    if lsn is None:
+        what = f"position of {holder.table.oid}/{holder.partition}" if holder is not None else "marks of the source"
+        return [Blocker("checkpoint", owner, f"{what} not read yet", m.begun)]
+    if holder is None:
+        return []
+    reason = f"partition {holder.table.oid}/{holder.partition} is behind"
+    return [Blocker("checkpoint", owner, reason, m.checkpoint_since)]
+
+
+def coordinator_blockers(c: Coordinator) -> list[Blocker]:
+    out = [
+        Blocker(f"changefeed {feed}", "coordinator", f"no maintainer: {why}; no capture is schedulable", since)
+        for feed, (since, why) in c.absent.items()
+    ]
+    for feed, operator in c.operators.items():
+        place = operator.destination or c.state.feeds[feed].place
+        assert place is not None, "what is moved or started is recorded somewhere"
+        reason = f"{operator.kind} ({operator.reason}): waits for {c.waits[feed]}"
+        out.append(Blocker(f"changefeed {feed}", f"capture {place.capture}", reason, operator.begun))
+    now, hearing = c.sight.now, c.sight.hearing
+    out += [
+        Blocker(f"changefeed {feed}", "coordinator", "is being removed", c.ends_since.get(feed, now))
+        for feed, entry in c.state.feeds.items() if entry.removing
+    ]
+    for capture in sorted(c.sight.living):
+        if not hearing.fresh(capture, now):
+            since = now - hearing.silent_s(capture, now)
+            out.append(Blocker(f"capture {capture}", f"capture {capture}", "does not answer", since))
+    return out

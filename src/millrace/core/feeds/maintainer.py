@@ -1,0 +1,277 @@
+"""The maintainer of one changefeed: places its spans, writes its schema changes, knows how far it is [C2-C9].
+
+    answers, views, positions, changes, marks ──▶ Maintainer ──▶ decide: records ──written, replayed──▶ effects
+
+In: what its captures answer, what the log and the home of positions show, time. Out: records of its office, then
+effects. Promises: no command names what is not durable; epochs come from one durable counter; nothing is decided before
+everyone who is recorded to have something has answered or is lost. Operators are in memory only: after a write that
+failed or was not answered this machine is thrown away and another one replays the office [C4].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
+from millrace import limits
+from millrace.core.feeds.barrier import DdlDispatcher, SchemaChange
+from millrace.core.feeds.blockers import Blocker, feed_blockers
+from millrace.core.feeds.captures import NO_FLAWS
+from millrace.core.feeds.checkpoint import Committed, Progress
+from millrace.core.feeds.effects import ClosePositions, CommitDdl, FailFeed, FeedEffect, GiveUp, Send
+from millrace.core.feeds.office import FeedState, SpanState
+from millrace.core.feeds.operators import Ask
+from millrace.core.feeds.placing import Fate, Placing
+from millrace.core.feeds.sight import FeedSight
+from millrace.core.feeds.states import Health
+from millrace.model.changefeeds import (
+    CheckpointReached,
+    DdlPosition,
+    FeedBegun,
+    FeedRecords,
+    SpanEnded,
+    SpanRecorded,
+    SpansReplaced,
+    TableTrouble,
+)
+from millrace.model.feed_messages import (
+    DispatcherRefused,
+    MaintainerPing,
+    ManagerAnswer,
+    PrepareDispatcher,
+    StartDispatcher,
+    StopDispatcher,
+    View,
+)
+from millrace.model.spans import CaptureId, SpanId, TableId, TablePartition, whole
+from millrace.model.tables import Lsn
+
+FLAWS = {
+    "checkpoint_placed": "the checkpoint counts only spans that are placed and heard of [C6]",
+    "checkpoint_no_barrier": "the checkpoint does not wait for a schema change that has not passed [C6]",
+    "no_bootstrap": "a new maintainer decides before the captures have answered [C1]",
+}
+
+
+class Maintainer:
+    def __init__(
+        self, feed: str, state: FeedState, *, capture: CaptureId, epoch: int, now: float, session_s: float,
+        tables: Mapping[TableId, int], health: Health, flaws: frozenset[str] = NO_FLAWS,
+    ) -> None:
+        """`tables`: those that the changefeed begins with, and their partitions; used until all are recorded."""
+        self.feed, self.state, self.epoch, self.health = feed, state, epoch, health
+        self._tables, self._flaws = tables, flaws
+        self.sight = FeedSight(now, session_s=session_s, flaws=flaws)
+        self.progress = Progress()
+        self.ddl = DdlDispatcher(state, self.progress, flaws=flaws)
+        self.placing = Placing(state, self.sight, self._fate, home=capture, flaws=flaws)
+        self.ready = False
+        self.begun = self.checkpoint_since = now
+        self._checkpoint_at = now
+        self._ddl_epoch = 0                      # given out for the ddl dispatcher's next take-over
+        self._overtaken = False
+        for span in state.spans.values():
+            self._watch(span)
+
+    # -- what comes in ---------------------------------------------------------------------------------------------
+    def on_view(self, view: View) -> None:
+        self.sight.on_view(view, self.placing.loads)
+
+    def on_answer(self, answer: ManagerAnswer) -> None:
+        if answer.maintainer_epoch != self.epoch:
+            return
+        for report in self.sight.on_answer(answer) or ():
+            self.placing.dirty[report.id] = None
+            self.placing.suspects[answer.capture, report.id] = None
+            self.health.reported(report)
+
+    def on_refused(self, refusal: DispatcherRefused) -> None:
+        if refusal.maintainer_epoch == self.epoch:
+            self.sight.on_refused(refusal.id, refusal.epoch)
+            self.placing.dirty[refusal.id] = None
+
+    def on_change(self, change: SchemaChange) -> None:
+        self.ddl.on_change(change)
+
+    def on_mark(self, resolved: Lsn, ends: Mapping[TablePartition, int], *, full: bool) -> None:
+        self.progress.on_mark(resolved, ends, full=full)
+
+    def on_positions(self, positions: Mapping[TablePartition, Committed]) -> None:
+        for part, committed in positions.items():
+            self.progress.on_position(part, committed)
+
+    def ddl_taken(self, position: DdlPosition, written: Iterable[tuple[TableId, int]], now: float) -> None:
+        self.ddl.taken(position, written, now)
+        self._look_at_ending()
+
+    def ddl_committed(self, effect: CommitDdl, now: float) -> None:
+        self.ddl.committed(effect, now)
+        self._look_at_ending()
+
+    def _look_at_ending(self) -> None:
+        for table in self.state.ends:
+            self.placing.dirty.update(dict.fromkeys(self.state.by_table.get(table, ())))
+
+    def closed(self, effect: ClosePositions, *, ok: bool) -> None:
+        """No: somebody has a greater epoch than any that we gave out."""
+        if not ok:
+            self.overtaken()
+            return
+        self.placing.closed.add(effect.id)
+        self.placing.dirty[effect.id] = None
+
+    def overtaken(self) -> None:
+        """A position carries an epoch that we did not give out: another maintainer did."""
+        self._overtaken = True
+
+    # -- a pass: records -------------------------------------------------------------------------------------------
+    def decide(self, now: float) -> list[FeedRecords]:
+        """Records to write; when they are replayed, `effects`. Operators have moved on: a failed write ends us."""
+        self.sight.now = now
+        self.placing.asks.clear()
+        self.placing.closes.clear()
+        if self._overtaken:
+            return []
+        records = self._begin()
+        if records or self.ddl.position is None:
+            return records
+        if not self.ready:
+            self.ready = all(map(self.answered, self.state.by_capture)) or "no_bootstrap" in self._flaws
+            if not self.ready:
+                return []
+        records += self.ddl.needs() or self.ddl.late_needs() or self.placing.step()
+        records += self._troubles()
+        records += self._forward(now)
+        return records
+
+    def replay(self, record: FeedRecords) -> None:
+        if isinstance(record, SpanEnded):
+            for part in self.state.spans[record.id].span.parts:
+                self.progress.forget(part)
+        self.placing.replay(record)
+        match record:
+            case SpanRecorded():
+                self._watch(self.state.spans[record.id])
+            case SpanEnded():
+                self.health.forget((record.id,))
+            case SpansReplaced():
+                self.health.forget(record.old)
+
+    def _watch(self, span: SpanState) -> None:
+        self.placing.dirty[span.id] = None
+        for part in span.span.parts:
+            self.progress.watch(part)
+
+    def _begin(self) -> list[FeedRecords]:
+        """Before anything else: the ddl dispatcher's epoch, and the tables that the changefeed begins with."""
+        records: list[FeedRecords] = []
+        if self.ddl.epoch == 0:
+            records.append(self.placing.take_epoch())
+            self._ddl_epoch = self.placing.counter
+        if not self.state.begun:
+            records += self._record_first()
+        return records
+
+    def _record_first(self) -> list[FeedRecords]:
+        missing = (item for item in sorted(self._tables.items()) if not self.state.knows(item[0]))
+        records: list[FeedRecords] = [
+            SpanRecorded(self.placing.take_id(), whole(table, partitions))
+            for table, partitions in islice(missing, limits.SCHEDULE_BATCH_MAX)
+        ]
+        return records if len(records) == limits.SCHEDULE_BATCH_MAX else [*records, FeedBegun()]
+
+    def answered(self, capture: CaptureId) -> bool:
+        """Whoever is recorded to have something has said what it has, or is lost."""
+        reported = self.sight.reported.get(capture)
+        here = self.state.by_capture[capture].values()
+        for incarnation in {span.place.incarnation for span in here if span.place is not None}:
+            heard = reported is not None and reported.incarnation >= incarnation
+            if not heard and not self.sight.hearing.lost(capture, incarnation, self.sight.now):
+                return False
+        return True
+
+    def _fate(self, span: SpanState) -> Fate:
+        if self.ddl.ended(span.span.table):
+            return "ended"
+        return "there" if self.ddl.exists(span.span.table, span.born) else "not_yet"
+
+    def _forward(self, now: float) -> list[FeedRecords]:
+        if now < self._checkpoint_at:
+            return []
+        lsn, _ = self.done_upto()
+        if lsn is None or lsn <= self.state.checkpoint:
+            return []
+        self._checkpoint_at, self.checkpoint_since = now + limits.CHECKPOINT_EVERY_S, now
+        return [CheckpointReached(lsn)]
+
+    def done_upto(self) -> tuple[Lsn | None, TablePartition | None]:
+        """Up to where all is done, and which partition holds it; None: something is not known yet [C6]."""
+        if self.ddl.position is None:
+            return None, None
+        counts = self._counts_placed if "checkpoint_placed" in self._flaws else self.ddl.counts
+        lsn, holder = self.progress.lowest(counts)
+        change = self.ddl.waiting()
+        if lsn is None or change is None or change.lsn > lsn or "checkpoint_no_barrier" in self._flaws:
+            return lsn, holder
+        return change.lsn - 1, None
+
+    def _counts_placed(self, table: TableId) -> bool:
+        spans = self.state.by_table.get(table, {}).values()
+        return self.ddl.counts(table) and all(s.place is not None and not self.sight.lost(s.place) for s in spans)
+
+    def _troubles(self) -> list[FeedRecords]:
+        """Bad tables are isolated, and why stands in the office; well again, they may rejoin [C8]."""
+        position = self.ddl.position
+        assert position is not None
+        isolated = {table for table, _ in position.isolated}
+        self.ddl.isolate |= self.health.to_isolate() - isolated
+        self.ddl.rejoin = {table for table in isolated if self.health.of(table) is None}
+        records: list[FeedRecords] = []
+        for table in sorted(isolated - self.state.troubles.keys()):
+            error = self.health.of(table)
+            if error is not None:
+                records.append(TableTrouble(table, error))
+        return records + [TableTrouble(table, None) for table in self.state.troubles if table not in isolated]
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+    def pings(self, now: float) -> list[Send]:
+        living = self.sight.view.living if self.sight.view is not None else ()
+        return [
+            Send(capture, MaintainerPing(self.feed, self.epoch, now, *self.sight.seen_upto(capture)))
+            for capture in living
+        ]
+
+    def effects(self, now: float) -> list[FeedEffect]:
+        """After the records of `decide` are replayed."""
+        if self._overtaken:
+            return [GiveUp("somebody else maintains it")]
+        out: list[FeedEffect] = []
+        if self.ddl.epoch == 0 and self._ddl_epoch:
+            out.append(self.ddl.begin(self._ddl_epoch, now))
+            self._ddl_epoch = 0
+        elif (effect := self.ddl.next_effect()) is not None:
+            out.append(effect)
+        if not self.ready:
+            return out
+        out += [self._command(span_id, ask) for span_id, ask in self.placing.asks if span_id in self.state.spans]
+        self.placing.asks.clear()
+        for capture, incarnation, span_id, epoch in self.placing.strays():
+            out.append(Send(capture, StopDispatcher(self.feed, self.epoch, incarnation, span_id, epoch)))
+        for span_id in self.placing.closes:
+            epoch = self.placing.operators[span_id].epoch
+            out.append(ClosePositions(span_id, epoch, self.state.spans[span_id].span))
+        self.placing.closes.clear()
+        if (error := self.health.fatal()) is not None:
+            out.append(FailFeed(error))
+        return out
+
+    def _command(self, span_id: SpanId, ask: Ask) -> Send:
+        place = ask.place
+        if ask.what == "stop":
+            return Send(place.capture, StopDispatcher(self.feed, self.epoch, place.incarnation, span_id, place.epoch))
+        kind = PrepareDispatcher if ask.what == "prepare" else StartDispatcher
+        span = self.state.spans[span_id].span
+        return Send(place.capture, kind(self.feed, self.epoch, place.incarnation, span_id, span, place.epoch))
+
+    def blockers(self) -> list[Blocker]:
+        return feed_blockers(self)

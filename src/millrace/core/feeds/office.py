@@ -1,0 +1,106 @@
+"""One changefeed as its office's records replay to it: spans, places, the counter of epochs, the checkpoint [C2, V9].
+
+In: records of office `changefeed/<id>`. Out: state, with indexes by table and by capture kept right.
+Promise: the counter is at or above every epoch ever given out, so the next one is greater than all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millrace.model.changefeeds import (
+    FIRST,
+    CheckpointReached,
+    EpochsTaken,
+    FeedBegun,
+    FeedError,
+    FeedRecords,
+    SpanEnded,
+    SpanPlaced,
+    SpanRecorded,
+    SpansReplaced,
+    TableEnds,
+    TableTrouble,
+)
+from millrace.model.spans import CaptureId, Place, Span, SpanId, TableId
+from millrace.model.tables import Lsn
+
+
+@dataclass(slots=True)
+class SpanState:
+    """`place` None: never placed."""
+
+    id: SpanId
+    span: Span
+    born: int = FIRST
+    place: Place | None = None
+
+
+@dataclass(slots=True)
+class FeedState:
+    spans: dict[SpanId, SpanState] = field(default_factory=dict)
+    by_table: dict[TableId, dict[SpanId, SpanState]] = field(default_factory=dict)
+    by_capture: dict[CaptureId, dict[SpanId, SpanState]] = field(default_factory=dict)
+    ends: dict[TableId, int] = field(default_factory=dict)           # table -> its last change
+    troubles: dict[TableId, FeedError] = field(default_factory=dict)
+    epoch: int = 0
+    next_id: SpanId = 0
+    checkpoint: Lsn = 0
+    begun: bool = False
+
+    def replay(self, record: FeedRecords) -> None:
+        match record:
+            case SpanPlaced():
+                self._placed(record)
+            case EpochsTaken():
+                self.epoch = max(self.epoch, record.upto)
+            case SpanRecorded():
+                self._recorded(record.id, record.span, record.born)
+            case FeedBegun():
+                self.begun = True
+            case CheckpointReached():
+                self.checkpoint = record.lsn
+            case SpansReplaced():
+                born = max(self._ended(span_id).born for span_id in record.old)
+                for span_id, span in record.new:
+                    self._recorded(span_id, span, born)
+            case SpanEnded():
+                self._ended(record.id)
+            case TableEnds():
+                self.ends[record.table] = record.change
+            case TableTrouble():
+                if record.error is None:
+                    self.troubles.pop(record.table, None)
+                else:
+                    self.troubles[record.table] = record.error
+
+    def _recorded(self, span_id: SpanId, span: Span, born: int) -> None:
+        self.spans[span_id] = state = SpanState(span_id, span, born)
+        self.by_table.setdefault(span.table, {})[span_id] = state
+        self.next_id = max(self.next_id, span_id + 1)
+
+    def _placed(self, record: SpanPlaced) -> None:
+        span, place = self.spans[record.id], record.place
+        if span.place is not None:
+            del self.by_capture[span.place.capture][span.id]
+        span.place = place
+        here = self.by_capture.get(place.capture)
+        if here is None:
+            here = self.by_capture[place.capture] = {}
+        here[span.id] = span
+        if place.epoch > self.epoch:
+            self.epoch = place.epoch
+
+    def _ended(self, span_id: SpanId) -> SpanState:
+        span = self.spans.pop(span_id)
+        if span.place is not None:
+            del self.by_capture[span.place.capture][span_id]
+        of_table = self.by_table[span.span.table]
+        del of_table[span_id]
+        if not of_table:
+            del self.by_table[span.span.table]
+        return span
+
+    def knows(self, table: TableId) -> bool:
+        """It has spans, or had some and is over."""
+        return table in self.by_table or table in self.ends

@@ -1,0 +1,90 @@
+"""What people are told about a changefeed's health, and what an error does to it [C8].
+
+    error of a dispatcher ──class──▶ retry, restart: warning, tried again with back-off
+                                     isolate: its table leaves the changefeed's barriers and checkpoint
+                                     fail: the changefeed stops until somebody resumes it
+    a later report without error ──▶ that trouble is over
+
+In: dispatchers' reports. Out: state, errors with first, last and count, tables to isolate, the error that fails it all.
+Promise: an error stands until its own dispatcher, or the one that replaced it, is reported without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from millrace import limits
+from millrace.core.backoff import Wait, wait_after
+from millrace.model.changefeeds import ErrorClass, FeedError, FeedStateName
+from millrace.model.feed_messages import DispatcherReport
+from millrace.model.spans import SpanId, TableId
+
+# By code of the error; what is not named here may be over by itself.
+CLASSES: Mapping[str, ErrorClass] = {
+    "dispatcher_stuck": "restart",
+    "fenced": "restart",
+    "cannot_prove": "isolate",             # the part of the target to scan is gone: copy or continue, a person decides
+    "schema_refused": "isolate",
+    "topic_refused": "isolate",
+    "expression_failed": "isolate",
+    "position_missing": "isolate",
+    "sink_denied": "fail",
+    "sink_misconfigured": "fail",
+}
+
+
+def classify(code: str, on_error: Literal["isolate", "fail"]) -> ErrorClass:
+    kind = CLASSES.get(code, "retry")
+    return on_error if kind == "isolate" else kind
+
+
+def retry_wait(failures: int) -> Wait:
+    """Of a dispatcher or a changefeed that failed so often in a row; progress begins anew."""
+    return wait_after(failures, first_s=limits.FEED_RETRY_MIN_S, most_s=limits.FEED_RETRY_MAX_S)
+
+
+class Health:
+    def __init__(self) -> None:
+        self._standing: dict[SpanId, FeedError] = {}
+        self.history: dict[tuple[str, TableId | None], FeedError] = {}      # the latest last
+
+    # -- what comes in
+    def reported(self, report: DispatcherReport) -> None:
+        if report.error is None:
+            self._standing.pop(report.id, None)
+            return
+        self._standing[report.id] = report.error
+        self._remember(report.error)
+
+    def forget(self, spans: Iterable[SpanId]) -> None:
+        """They ended: nobody will report them again."""
+        for span in spans:
+            self._standing.pop(span, None)
+
+    def _remember(self, error: FeedError) -> None:
+        key = (error.code, error.table)
+        known = self.history.pop(key, None)
+        if known is not None:
+            error = msgspec.structs.replace(error, first_ms=known.first_ms, count=known.count + 1)
+        self.history[key] = error
+        if len(self.history) > limits.FEED_ERRORS_MAX:
+            del self.history[next(iter(self.history))]
+
+    # -- what it means
+    @property
+    def state(self) -> FeedStateName:
+        if self.fatal() is not None:
+            return "failed"
+        return "warning" if self._standing else "normal"
+
+    def of(self, table: TableId) -> FeedError | None:
+        return next((error for error in self._standing.values() if error.table == table), None)
+
+    def to_isolate(self) -> set[TableId]:
+        return {e.table for e in self._standing.values() if e.kind == "isolate" and e.table is not None}
+
+    def fatal(self) -> FeedError | None:
+        return next((error for error in self._standing.values() if error.kind == "fail"), None)

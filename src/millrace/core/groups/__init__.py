@@ -1,0 +1,1 @@
+"""Consumer groups: the classic protocol, committed offsets, and the positions of changefeeds."""

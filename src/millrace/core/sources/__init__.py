@@ -1,0 +1,1 @@
+"""What a source decides: its reader, its tables, copies and their windows."""

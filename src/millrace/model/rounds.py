@@ -1,0 +1,93 @@
+"""A round of row work, as values: what goes to Spark and what comes back. Bytes by msgspec, behind one byte of version.
+
+    Work (one source partition of a dispatcher) ─▶ TaskPlan (one Spark task) ─▶ bytes ─▶ WorkResult, one for each Work
+
+Plans travel by value: a task that Spark runs again has the same plan, and finds its claim taken [P5].
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+from uuid import UUID
+
+import msgspec
+
+from millrace.errors import Malformed, NewerFormat
+from millrace.limits import WORK_DEADLINE_S
+from millrace.model.spans import Dispatcher
+from millrace.model.writes import WritePlan, WriteResult
+
+VERSION = 1
+
+T = TypeVar("T")
+
+
+class Work(msgspec.Struct, frozen=True):
+    """`backlog_bytes`: about how much there is to move, for packing. `deadline_s`: of this work, in its task [P2]."""
+
+    dispatcher: Dispatcher
+    plan: WritePlan
+    backlog_bytes: int = 0
+    deadline_s: float = WORK_DEADLINE_S
+
+
+class TopicName(msgspec.Struct, frozen=True, array_like=True):
+    """Plans name topics by id; whoever reads or writes them needs the name."""
+
+    topic_id: UUID
+    name: str
+
+
+class TaskPlan(msgspec.Struct, frozen=True):
+    """What one task does. `mover`: who does it, as `module:name`, made with `setup` (pipeline.task)."""
+
+    changefeed: str
+    job: int
+    mover: str
+    setup: bytes
+    topics: tuple[TopicName, ...]
+    works: tuple[Work, ...]
+
+
+class WorkResult(msgspec.Struct, frozen=True):
+    """`unclaimed`: another execution of the same plan has the claim, so this one did nothing: its worker has died, or
+    the plan was sent twice."""
+
+    dispatcher: Dispatcher
+    result: WriteResult
+    unclaimed: bool = False
+    read_bytes: int = 0
+    took_ms: int = 0
+
+
+def unknown(work: Work, error: str, *, unclaimed: bool = False, took_ms: int = 0) -> WorkResult:
+    """Only a take-over can tell what was written [P5]."""
+    result = WriteResult(work.plan.round, "unknown", work.plan.from_, error=error)
+    return WorkResult(work.dispatcher, result, unclaimed=unclaimed, took_ms=took_ms)
+
+
+_task_plans: msgspec.msgpack.Decoder[TaskPlan] = msgspec.msgpack.Decoder(TaskPlan)
+_results: msgspec.msgpack.Decoder[WorkResult] = msgspec.msgpack.Decoder(WorkResult)
+
+
+def encode(value: TaskPlan | WorkResult) -> bytes:
+    return bytes([VERSION]) + msgspec.msgpack.encode(value)
+
+
+def decode_task_plan(data: bytes) -> TaskPlan:
+    return _decode(data, _task_plans)
+
+
+def decode_result(data: bytes) -> WorkResult:
+    return _decode(data, _results)
+
+
+def _decode(data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
+    if not data:
+        raise Malformed("round without version")
+    if data[0] > VERSION:
+        raise NewerFormat(f"round of version {data[0]}, this is version {VERSION}")
+    try:
+        return decoder.decode(data[1:])
+    except msgspec.MsgspecError as error:
+        raise Malformed(f"round: {error}") from error

@@ -1,0 +1,275 @@
+"""A task: records of the log in, row batches of a query out, from a range named by value.
+
+Promise: the same work gives the same rows, whoever runs it and how often [P5]; only what is committed in the log is
+read (below the high watermark). Parts are joined; a run of parts that never ended is left out.
+Errors: DataLost, SchemaChanged, TableTruncated, and those of the log's client once it has given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace import limits
+from millrace.errors import DataLost, Malformed, OffsetOutOfRange, TableTruncated
+from millrace.log.client import PlainClient
+from millrace.model.progress import Change, decode_progress
+from millrace.model.tables import TableSchema, lsn_text
+from millrace.ops.logging import get_logger
+from millrace.pipeline.datasource.columns import Layout
+from millrace.pipeline.datasource.options import OnTruncate, Options
+from millrace.pipeline.datasource.rows import Origin, check_readable, row_batch, truncate_batch
+from millrace.pipeline.datasource.work import Piece, Span, Work
+from millrace.wire.changes import HEADER_KEY, Assembler, BatchHeader, BatchKind, decode_header, decode_rows
+from millrace.wire.pg.odd import odd_rows
+from millrace.wire.pg.types import AFTER, BEFORE, DELETE
+from millrace.wire.records import Record
+
+log = get_logger(__name__)
+Schemas = dict[UUID, TableSchema]
+Key = tuple[Any, ...]
+COPY_HEADER = "c"
+
+
+@lru_cache(maxsize=4)
+def client_of(bootstrap: tuple[str, ...]) -> PlainClient:
+    """One per process and cluster: Spark's workers live on, and a task should not begin with three handshakes."""
+    return PlainClient(bootstrap, client_id="spark")
+
+
+class Joined(NamedTuple):
+    """One whole record: where it (or its last part) stood, what it says of itself, its value."""
+
+    offset: int
+    header: BatchHeader
+    value: bytes
+
+
+def read_work(work: Work, layout: Layout, options: Options) -> Iterator[pa.RecordBatch]:
+    client = client_of(options.bootstrap)
+    schemas = {schema.id: schema for schema in work.schemas}
+    for piece in work.pieces:
+        if piece.copy is None:
+            yield from _changes(client, piece, schemas, layout, options)
+        else:
+            yield from _chunk(client, piece, schemas, layout, options)
+
+
+def _changes(
+    client: PlainClient, piece: Piece, schemas: Schemas, layout: Layout, options: Options
+) -> Iterator[pa.RecordBatch]:
+    group = _Group(piece, schemas, layout)
+    for found in joined(client, piece.span, fail=options.fail_on_data_loss):
+        if found.header.kind == BatchKind.ROWS:
+            yield from group.add(found, decode_rows(found.header, found.value, schemas))
+            continue
+        yield from group.end()
+        origin = Origin(piece.span.partition, found.header, (found.offset,), (0,))
+        yield from _marker(found, origin, layout, options.on_truncate)
+    yield from group.end()
+
+
+class _Group:
+    """Small records joined to a batch worth Spark's while: of one schema version, in their order."""
+
+    def __init__(self, piece: Piece, schemas: Schemas, layout: Layout) -> None:
+        self._piece, self._schemas, self._layout = piece, schemas, layout
+        self._batches: list[pa.RecordBatch] = []
+        self._found: list[Joined] = []
+        self._rows = self._bytes = 0
+
+    def add(self, found: Joined, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        if self._found and not _alike(self._found[0].header, found.header):
+            yield from self.end()
+        self._found.append(found._replace(value=b""))
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= limits.READ_GROUP_ROWS or self._bytes >= limits.READ_GROUP_BYTES:
+            yield from self.end()
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        batches, found = self._batches, self._found
+        if self._rows:
+            origin = Origin(self._piece.span.partition, found[0].header, tuple(one.offset for one in found),
+                            tuple(batch.num_rows for batch in batches), self._piece.copy, self._piece.low)
+            table = _schema(self._schemas, found[0].header)
+            check_readable(table, self._layout, origin)
+            whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            yield row_batch(whole, table, self._layout, origin)
+        self._batches, self._found, self._rows, self._bytes = [], [], 0, 0
+
+
+def _alike(one: BatchHeader, other: BatchHeader) -> bool:
+    return (one.schema_id, one.before, one.generation) == (other.schema_id, other.before, other.generation)
+
+
+def _marker(found: Joined, origin: Origin, layout: Layout, on_truncate: OnTruncate) -> Iterator[pa.RecordBatch]:
+    """Schema changes say nothing here: the rows behind them name their version. A marker stands in every partition."""
+    change = decode_progress(found.value)
+    if not isinstance(change, Change) or change.kind != "truncate" or on_truncate == OnTruncate.IGNORE:
+        return
+    if on_truncate == OnTruncate.FAIL:
+        raise TableTruncated(
+            f"the table was truncated at commit {lsn_text(change.commit_lsn)} (partition {origin.partition}, offset "
+            f"{found.offset}). Say what that means to your query: option onTruncate=row gives it as a row with "
+            f"_change_type truncate, onTruncate=ignore leaves it out")
+    if origin.partition == 0:
+        yield truncate_batch(layout, origin, wall_ms=change.wall_ms)
+
+
+# -- records -------------------------------------------------------------------------------------------------------
+
+
+def joined(client: PlainClient, span: Span, *, fail: bool) -> Iterator[Joined]:
+    """Whole records whose first part stands inside the span."""
+    parts = Assembler()
+    for record in records(client, span, fail=fail):
+        header = header_of(record)
+        value = parts.add(header, bytes(record.value or b""))
+        if value is not None:
+            yield Joined(record.offset, header, value)
+    if not parts.open:
+        return
+    for record in records(client, span._replace(start=span.end, end=span.until), fail=fail):
+        header = header_of(record)
+        if header.part == 0:                              # the run never ended
+            return
+        value = parts.add(header, bytes(record.value or b""))
+        if value is not None:
+            yield Joined(record.offset, header, value)
+        if not parts.open:
+            return
+
+
+def header_of(record: Record) -> BatchHeader:
+    return decode_header(bytes(dict(record.headers).get(HEADER_KEY) or b""))
+
+
+def records(client: PlainClient, span: Span, *, fail: bool) -> Iterator[Record]:
+    start = span.start
+    while start < span.end:
+        try:
+            for page in client.read(span.topic, span.partition, start, span.end):
+                start = page[-1].offset + 1
+                yield from page
+            return
+        except OffsetOutOfRange:
+            start = _after_loss(client, span, start, fail=fail)
+
+
+def _after_loss(client: PlainClient, span: Span, start: int, *, fail: bool) -> int:
+    first, last = client.ends(span.topic, span.partition)
+    what = (f"{span.topic} partition {span.partition}: offsets from {start} on were asked for, the log has {first} to "
+            f"{last - 1}")
+    if fail or last < span.end:                           # a log that ends too early is another log
+        raise DataLost(f"{what}. Changes are gone; option failOnDataLoss=false goes on behind the gap")
+    log.warning("data_lost", said=what)
+    return first
+
+
+def _schema(schemas: Schemas, header: BatchHeader) -> TableSchema:
+    table = schemas.get(UUID(bytes=header.schema_id))
+    if table is None:
+        raise Malformed(f"change batch of unknown schema {header.schema_id.hex()}")
+    return table
+
+
+# -- copies --------------------------------------------------------------------------------------------------------
+
+
+def _chunk(
+    client: PlainClient, piece: Piece, schemas: Schemas, layout: Layout, options: Options
+) -> Iterator[pa.RecordBatch]:
+    assert piece.copy is not None
+    leave: set[Key] | None = set()
+    if piece.changed is not None:
+        leave = _changed(client, piece, piece.changed, schemas, fail=options.fail_on_data_loss)
+    if leave is None:                                     # truncated since: nothing of the chunk stands
+        return
+    group = _Group(piece, schemas, layout)
+    for found in _attempt(client, piece, fail=options.fail_on_data_loss):
+        batch = decode_rows(found.header, found.value, schemas)
+        yield from group.add(found, _without(batch, _schema(schemas, found.header), leave))
+    yield from group.end()
+
+
+def _attempt(client: PlainClient, piece: Piece, *, fail: bool) -> Iterator[Joined]:
+    """Records of one attempt at one chunk; others stand between them."""
+    parts = Assembler()
+    for record in records(client, piece.span, fail=fail):
+        attempt = msgspec.msgpack.decode(bytes(dict(record.headers).get(COPY_HEADER) or b"\xc0"))
+        if attempt != [piece.copy, piece.chunk, piece.attempt]:
+            continue
+        header = header_of(record)
+        value = parts.add(header, bytes(record.value or b""))
+        if value is not None:
+            yield Joined(record.offset, header, value)
+
+
+def _changed(client: PlainClient, piece: Piece, span: Span, schemas: Schemas, *, fail: bool) -> set[Key] | None:
+    """Keys that changed after the chunk's low mark, as far as the query has come; None: the table was truncated."""
+    keys: set[Key] = set()
+    for found in joined(client, span, fail=fail):
+        header = found.header
+        if header.generation != piece.generation or header.last_lsn <= piece.low:
+            continue
+        if header.kind == BatchKind.MARKER:
+            change = decode_progress(found.value)
+            if isinstance(change, Change) and change.kind == "truncate":
+                return None
+            continue
+        batch = decode_rows(header, found.value, schemas)
+        later = np.flatnonzero(np.asarray(batch.column("commit_lsn")) > piece.low)
+        keys.update(keys_of(batch, _schema(schemas, header), later, before=header.before))
+    return keys
+
+
+def keys_of(batch: pa.RecordBatch, table: TableSchema, rows: Iterable[int], *, before: bool = False) -> list[Key]:
+    """The key of each of these rows: of deletes the old one. Odd cells count by their text."""
+    rows = np.asarray(rows, np.int64)
+    old = np.asarray(batch.column("op"))[rows] == DELETE if before else np.zeros(len(rows), np.bool_)
+    at = pa.array(rows + batch.num_rows * old)
+    columns: list[list[Any]] = []
+    for key in table.keys:
+        name = table.columns[key].name
+        found = batch.column(AFTER + name)
+        if before:
+            found = pa.concat_arrays([found, batch.column(BEFORE + name)])
+        columns.append(found.take(at).to_pylist())
+    if batch.column("odd").null_count < batch.num_rows:
+        _put_odd(batch, table, rows, old, columns)
+    return list(zip(*columns, strict=True))
+
+
+def _put_odd(batch: pa.RecordBatch, table: TableSchema, rows: Any, old: Any, columns: list[list[Any]]) -> None:
+    texts = {(row, column): text for row, column, text in
+             zip(*map(list, odd_rows(batch)[:2]), odd_rows(batch)[2].to_pylist(), strict=True)}
+    for place, key in enumerate(table.keys):
+        for at, (row, is_old) in enumerate(zip(rows, old, strict=True)):
+            text = texts.get((row, key + len(table.columns) * bool(is_old)))
+            if text is not None:
+                columns[place][at] = text
+
+
+def _without(batch: pa.RecordBatch, table: TableSchema, leave: set[Key]) -> pa.RecordBatch:
+    """The chunk's rows whose key did not change. The first column sorts most of them out at once."""
+    if not leave:
+        return batch
+    first = batch.column(AFTER + table.columns[table.keys[0]].name)
+    known = [value for value, *_ in leave if not isinstance(value, str) or pa.types.is_string(first.type)]
+    suspects = pc.or_(pc.is_in(first, value_set=pa.array(known, first.type)), first.is_null())
+    rows = np.flatnonzero(np.asarray(suspects))
+    gone = [row for row, key in zip(rows, keys_of(batch, table, rows), strict=True) if key in leave]
+    if not gone:
+        return batch
+    keep = np.ones(batch.num_rows, np.bool_)
+    keep[gone] = False
+    return batch.filter(pa.array(keep))

@@ -1,0 +1,133 @@
+"""One Spark task of a round: runs in a Python worker, somewhere.
+
+    range's one row ─▶ TaskPlan by value ─▶ claim (one request) ─▶ each Work: move, under its deadline ─▶ a row for each
+
+In: the plans of a job. Out: one WorkResult for each Work of this task. Promise: the failure of one dispatcher is a
+value in its own row and touches no other [P2]; what was not claimed is not touched [P5]; the task itself fails only
+when it could do nothing at all. A worker keeps its movers from round to round: connections are worth more than a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Protocol
+
+import pyarrow as pa
+
+from millrace import limits
+from millrace.errors import MillraceError
+from millrace.model.rounds import TaskPlan, Work, WorkResult, decode_task_plan, encode, unknown
+
+RESULTS = pa.schema([("span", pa.int64()), ("result", pa.binary())])
+NOT_CLAIMED = "another execution of this plan has its claim"
+
+
+class Mover(Protocol):
+    """What a sink does with work, in a task. Made once per worker and setup; used by one task at a time."""
+
+    async def claim(self, plan: TaskPlan) -> Collection[int]:
+        """Claims the plans of all works by one request; indexes of those that were granted to this execution."""
+
+    async def move(self, plan: TaskPlan, work: Work) -> WorkResult:
+        """Reads, filters, encodes, writes. What fails is raised, and is unknown; what failed without doubt is returned.
+        Cancelled at the deadline."""
+
+    async def close(self) -> None: ...
+
+
+MakeMover = Callable[[bytes], Mover]
+
+
+def of(plans: Sequence[TaskPlan]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow: task n of the job runs plan n."""
+    return partial(run, tuple(encode(plan) for plan in plans))
+
+
+def run(plans: tuple[bytes, ...], rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in rows:
+        for number in batch.column(0).to_pylist():
+            yield _rows(_worker().run(decode_task_plan(plans[number])))
+
+
+def _rows(results: Sequence[WorkResult]) -> pa.RecordBatch:
+    spans = pa.array([one.dispatcher.span for one in results], pa.int64())
+    return pa.record_batch([spans, pa.array([encode(one) for one in results], pa.binary())], schema=RESULTS)
+
+
+class Worker:
+    """What a worker process keeps: a loop and its movers."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._runner = asyncio.Runner()
+        self._movers: dict[tuple[str, bytes], Mover] = {}
+
+    def run(self, plan: TaskPlan) -> list[WorkResult]:
+        return self._runner.run(self._run(plan))
+
+    def close(self) -> None:
+        for mover in self._movers.values():
+            self._runner.run(mover.close())
+        self._movers.clear()
+        self._runner.close()
+
+    async def _run(self, plan: TaskPlan) -> list[WorkResult]:
+        mover = self._mover(plan)
+        try:
+            async with asyncio.timeout(limits.CLAIM_S):
+                granted = frozenset(await mover.claim(plan))
+        except (MillraceError, OSError) as error:       # TimeoutError is one of the latter: nothing is claimed for sure
+            return [unknown(work, f"claim: {_said(error)}") for work in plan.works]
+        turns = asyncio.Semaphore(limits.TASK_CONCURRENT_MAX)
+        return await asyncio.gather(*(
+            _moved(mover, plan, work, turns) if n in granted else _left(work) for n, work in enumerate(plan.works)
+        ))
+
+    def _mover(self, plan: TaskPlan) -> Mover:
+        key = (plan.mover, plan.setup)
+        if key not in self._movers:
+            module, _, name = plan.mover.partition(":")
+            make: MakeMover = getattr(importlib.import_module(module), name)
+            self._movers[key] = make(plan.setup)
+        return self._movers[key]
+
+
+async def _moved(mover: Mover, plan: TaskPlan, work: Work, turns: asyncio.Semaphore) -> WorkResult:
+    """Never raises: whatever one dispatcher's work does is its own result. Its time counts from its turn."""
+    async with turns:
+        began = time.monotonic()
+
+        def failed(what: str) -> WorkResult:
+            return unknown(work, what, took_ms=int((time.monotonic() - began) * 1000))
+
+        try:
+            async with asyncio.timeout(work.deadline_s):
+                return await mover.move(plan, work)
+        except TimeoutError as error:
+            late = time.monotonic() - began >= work.deadline_s
+            return failed(f"not done within {work.deadline_s:g} s" if late else _said(error))
+        except Exception as error:
+            return failed(_said(error))
+
+
+async def _left(work: Work) -> WorkResult:
+    return unknown(work, NOT_CLAIMED, unclaimed=True)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+_kept: Worker | None = None
+
+
+def _worker() -> Worker:
+    global _kept
+    if _kept is None or _kept.pid != os.getpid():       # the daemon may have had one, too
+        _kept = Worker()
+    return _kept

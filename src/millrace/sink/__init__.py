@@ -1,0 +1,1 @@
+"""Sinks: where the rows of a changefeed go."""

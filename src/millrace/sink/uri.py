@@ -1,0 +1,142 @@
+"""Sink URIs: what a changefeed's `sink` says, read and refused before anything is made of it.
+
+    kafka:?format=debezium-json&topic={source}.{schema}.{table}&partition=key&tombstones=true
+
+In: the text. Out: a KafkaSink. A key that is not known, a value that does not fit, keys that do not go together:
+InvalidSinkUri with the URI, the place marked, and the remedy. Passwords are masked in it [A8].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple, NoReturn
+from urllib.parse import unquote
+
+import msgspec
+
+from millrace import limits
+from millrace.errors import InvalidRequest, InvalidSinkUri, InvalidTopicName
+from millrace.ops.secrets import mask
+from millrace.sink.kafka.routing import Routing, parse_routing
+from millrace.sink.kafka.topics import DEFAULT, TopicTemplate, parse_template
+from millrace.wire.batches_out import Codec
+
+FormatName = Literal["debezium-json", "canal-json", "json"]
+FORMATS: Final = ("debezium-json", "canal-json", "json")
+
+
+class KafkaSink(msgspec.Struct, frozen=True, kw_only=True):
+    """Topics of our own log."""
+
+    format: FormatName = "debezium-json"
+    topic: TopicTemplate = TopicTemplate(DEFAULT)
+    partition: Routing = Routing()
+    tombstones: bool = False               # a message without value behind each delete, for compacted topics
+    schema: bool = False                   # Kafka Connect's schema in each message
+    watermarks: bool = False               # a message in every partition for each checkpoint [K4]
+    decimals: Literal["string", "number"] = "string"
+    ddl: bool = True                       # a message for each schema change, in its place
+    compression: Codec = Codec.NONE
+    partitions: int = 1                    # of topics that are created
+    replication: int = 0                   # of topics that are created; 0: the cluster's default
+    message_bytes: int = limits.SINK_MESSAGE_BYTES_MAX
+
+
+def parse_sink(text: str) -> KafkaSink:
+    scheme, colon, rest = text.partition(":")
+    if scheme != "kafka" or not colon:
+        _refuse(text, 0, len(scheme), f"{scheme!r} is no sink; there is kafka:?format=…")
+    if rest.startswith("//"):
+        _refuse(text, 0, len("kafka://"), "another Kafka cannot be written to yet; kafka:?… writes to our own log, "
+                                          "which every Kafka client reads")
+    path, _, query = rest.partition("?")
+    if path:
+        _refuse(text, len("kafka:"), len(path), "a sink on our own log has no path; give topic=NAME")
+    return _checked(text, list(_pairs(text, query)))
+
+
+class _Pair(NamedTuple):
+    """`at`: where the key stands in the text."""
+
+    key: str
+    value: str
+    at: int
+    length: int
+
+
+def _pairs(text: str, query: str) -> Iterator[_Pair]:
+    at = len(text) - len(query)
+    for part in query.split("&") if query else ():
+        key, equals, value = part.partition("=")
+        if not equals:
+            _refuse(text, at, max(len(part), 1), "a key and a value are written key=value")
+        yield _Pair(unquote(key), unquote(value), at, len(part))
+        at += len(part) + 1
+
+
+def _checked(text: str, pairs: list[_Pair]) -> KafkaSink:
+    found: dict[str, Any] = {}
+    for key, value, at, length in pairs:
+        reader = _KEYS.get(key)
+        if reader is None:
+            _refuse(text, at, len(key), f"{key!r} is no key; there are {', '.join(sorted(_KEYS))}")
+        if key in found:
+            _refuse(text, at, length, f"{key} stands twice")
+        try:
+            found[key] = reader(value)
+        except (InvalidRequest, InvalidTopicName) as error:
+            _refuse(text, at + len(key) + 1, length - len(key) - 1, str(error))
+    form = found.get("format", "debezium-json")
+    for key, forms in _ONLY.items():
+        if found.get(key) not in (None, False) and form not in forms:
+            pair = next(one for one in pairs if one.key == key)
+            _refuse(text, pair.at, pair.length, f"{key} goes with {' and '.join(forms)}, not with {form}")
+    # Debezium writes tombstones unless told not to.
+    found.setdefault("tombstones", form == "debezium-json")
+    return KafkaSink(**found)
+
+
+def _one_of(choices: tuple[str, ...], value: str) -> str:
+    if value not in choices:
+        raise InvalidRequest(f"{value!r}: give {' or '.join(choices)}")
+    return value
+
+
+def _flag(value: str) -> bool:
+    return _one_of(("true", "false"), value) == "true"
+
+
+def _number(low: int, high: int, value: str) -> int:
+    if not (value.isascii() and value.isdigit() and len(value) < 12 and low <= int(value) <= high):
+        raise InvalidRequest(f"{value!r}: give a number from {low} to {high}")
+    return int(value)
+
+
+def _compression(value: str) -> Codec:
+    return Codec[_one_of(("none", "lz4", "zstd"), value).upper()]
+
+
+_KEYS: dict[str, Callable[[str], Any]] = {
+    "format": partial(_one_of, FORMATS),
+    "topic": parse_template,
+    "partition": parse_routing,
+    "tombstones": _flag,
+    "schema": _flag,
+    "watermarks": _flag,
+    "decimals": partial(_one_of, ("string", "number")),
+    "ddl": _flag,
+    "compression": _compression,
+    "partitions": partial(_number, 1, limits.PARTITIONS_PER_TOPIC_MAX),
+    "replication": partial(_number, 1, 100),
+    "message_bytes": partial(_number, 1024, limits.BATCH_BYTES_CEILING),
+}
+_ONLY: dict[str, tuple[str, ...]] = {
+    "tombstones": ("debezium-json", "json"), "schema": ("debezium-json",), "decimals": ("debezium-json", "json"),
+}
+
+
+def _refuse(text: str, at: int, length: int, why: str) -> NoReturn:
+    shown = mask(text)
+    mark = " " * at + "^" * max(length, 1) if shown == text else ""      # behind a mask places are others
+    raise InvalidSinkUri("\n".join(filter(None, [f"sink: {why}", shown, mark])))

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from millrace.core.feeds.feeds import FeedsDecision, FeedsState, office
+from millrace.errors import ChangefeedExists, InvalidRequest, InvalidTableRule, UnknownChangefeed
+from millrace.model.changefeeds import ChangefeedSpec, FeedError, TableSettings
+from millrace.model.sources import SourceRemoved
+
+SPEC = ChangefeedSpec(id="orders", source="shop", sink="kafka:?format=json", tables=("public.*",))
+
+
+def do(state: FeedsState, decision: FeedsDecision[object]) -> int:
+    for record in decision.records:
+        state.replay(record)
+    return len(decision.records)
+
+
+def made() -> FeedsState:
+    state = FeedsState()
+    do(state, state.create(SPEC, wall_ms=1))
+    return state
+
+
+def test_C1_create_pause_resume_remove() -> None:
+    state = made()
+    entry = state.entry("orders")
+    assert (entry.state, entry.runs) == ("normal", True)
+    assert do(state, state.pause("orders")) == 1
+    assert do(state, state.pause("orders")) == 0, "asking twice is no error and no record"
+    assert (entry.state, entry.runs) == ("stopped", False)
+    do(state, state.resume("orders", position=44))
+    assert (entry.runs, entry.position) == (True, 44)
+    assert do(state, state.resume("orders")) == 0
+    do(state, state.remove("orders"))
+    assert (entry.state, entry.runs) == ("removed", False)
+    with pytest.raises(InvalidRequest, match="being removed"):
+        state.pause("orders")
+    do(state, state.removed("orders"))
+    with pytest.raises(UnknownChangefeed):
+        state.entry("orders")
+    assert office("orders") == "changefeed/orders"
+
+
+def test_C8_a_failed_changefeed_stays_failed_until_somebody_resumes_it() -> None:
+    state = made()
+    error = FeedError(code="sink_denied", kind="fail")
+    do(state, state.fail("orders", error))
+    assert (state.entry("orders").state, state.entry("orders").error) == ("failed", error)
+    assert do(state, state.fail("orders", error)) == 0
+    do(state, state.resume("orders"))
+    assert state.entry("orders").state == "normal"
+
+
+def test_C1_created_paused_it_does_not_run() -> None:
+    state = FeedsState()
+    do(state, state.create(SPEC, wall_ms=1, paused=True))
+    assert state.entry("orders").state == "stopped"
+
+
+def test_C1_what_cannot_be_is_refused() -> None:
+    state = made()
+    with pytest.raises(ChangefeedExists):
+        state.create(SPEC, wall_ms=2)
+    with pytest.raises(InvalidRequest, match="runs; pause it"):
+        state.resume("orders", position=4)
+    with pytest.raises(InvalidRequest, match="not below 0"):
+        state.resume("orders", position=-1)
+    with pytest.raises(InvalidRequest, match="not being removed"):
+        state.removed("orders")
+    do(state, state.remove("orders"))
+    with pytest.raises(ChangefeedExists, match="is being removed"):
+        state.create(SPEC, wall_ms=2)
+
+
+def test_C1_a_spec_changes_without_a_stop_but_not_its_ends() -> None:
+    state = made()
+    other = msgspec.structs.replace(SPEC, tables=("public.a",))
+    assert state.change(SPEC).reply is False
+    assert do(state, state.change(other)) == 1
+    assert state.entry("orders").spec == other
+    with pytest.raises(InvalidRequest, match="source and sink"):
+        state.change(msgspec.structs.replace(other, sink="file:///x"))
+
+
+def test_C2_a_maintainers_epoch_only_rises_also_over_removal() -> None:
+    state = made()
+    do(state, state.place("orders", capture=1, incarnation=1))
+    first = state.entry("orders").place
+    do(state, state.remove("orders"))
+    do(state, state.removed("orders"))
+    do(state, state.create(SPEC, wall_ms=3))
+    do(state, state.place("orders", capture=2, incarnation=1))
+    second = state.entry("orders").place
+    assert first is not None
+    assert second is not None
+    assert second.epoch > first.epoch
+
+
+def test_C1_records_of_sources_are_not_ours() -> None:
+    state = made()
+    state.replay(SourceRemoved("shop"))
+    assert list(state.feeds) == ["orders"]
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    ({"id": "No!"}, "changefeed id 'No!'"), ({"id": ""}, "changefeed id"), ({"source": ""}, "names no source"),
+    ({"tables": ()}, "at least one table rule"), ({"sink": "ftp://x"}, "'ftp', not with kafka: or file:"),
+    ({"settings": (TableSettings(tables="!a.b"),)}, "name the tables"),
+])
+def test_C8_a_bad_spec_is_refused_with_the_field(change: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        FeedsState().create(msgspec.structs.replace(SPEC, **change), wall_ms=1)
+
+
+def test_C8_a_bad_table_rule_is_refused_with_its_place() -> None:
+    with pytest.raises(InvalidTableRule, match="character"):
+        FeedsState().create(msgspec.structs.replace(SPEC, tables=("public",)), wall_ms=1)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from millrace.errors import InvalidSinkUri
+from millrace.sink.kafka.routing import Routing
+from millrace.sink.kafka.topics import TopicTemplate
+from millrace.sink.uri import KafkaSink, parse_sink
+from millrace.wire.batches_out import Codec
+
+
+def test_K1_defaults_are_debeziums() -> None:
+    assert parse_sink("kafka:") == parse_sink("kafka:?format=debezium-json") == KafkaSink(tombstones=True)
+    assert not parse_sink("kafka:?format=json").tombstones
+
+
+def test_K1_every_key_is_read() -> None:
+    found = parse_sink("kafka:?format=json&topic=%7Bschema%7D.{table}&partition=column:a,b&tombstones=true&ddl=false"
+                       "&watermarks=true&decimals=number&compression=zstd&partitions=12&replication=3"
+                       "&message_bytes=4096")
+    assert found == KafkaSink(
+        format="json", topic=TopicTemplate("{schema}.{table}"), partition=Routing("column", ("a", "b")),
+        tombstones=True, ddl=False, watermarks=True, decimals="number", compression=Codec.ZSTD, partitions=12,
+        replication=3, message_bytes=4096)
+    assert parse_sink("kafka:?schema=true").schema
+
+
+@pytest.mark.parametrize(("uri", "marked", "remedy"), [
+    ("kafka:?formt=json", "formt", "is no key; there are compression, ddl,"),
+    ("kafka:?format=avro", "avro", "give debezium-json or canal-json or json"),
+    ("kafka:?format=json&format=json", "format=json", "format stands twice"),
+    ("kafka:?topic={scema}.x", "{scema}.x", "is no placeholder"),
+    ("kafka:?partition=row", "row", "give key, table, or column:NAME"),
+    ("kafka:?tombstones=yes", "yes", "give true or false"),
+    ("kafka:?partitions=0", "0", "give a number from 1"),
+    ("kafka:?partitions=²", "²", "give a number from 1"),
+    ("kafka:?format=canal-json&tombstones=true", "tombstones=true", "tombstones goes with debezium-json and json"),
+    ("kafka:?format=json&schema=true", "schema=true", "schema goes with debezium-json, not with json"),
+    ("kafka:?watermarks", "watermarks", "written key=value"),
+    ("kafka:orders", "orders", "has no path"),
+    ("kafka://host:9092?format=json", "kafka://", "cannot be written to yet"),
+    ("pulsar:?x=1", "pulsar", "'pulsar' is no sink"),
+])
+def test_K1_what_does_not_fit_is_refused_with_the_place(uri: str, marked: str, remedy: str) -> None:
+    with pytest.raises(InvalidSinkUri, match=remedy) as refused:
+        parse_sink(uri)
+    _, shown, marks = str(refused.value).split("\n")
+    assert shown == uri
+    at = marks.index("^")
+    assert uri[at:at + marks.count("^")] == marked
+
+
+def test_A8_a_password_is_never_shown() -> None:
+    with pytest.raises(InvalidSinkUri) as refused:
+        parse_sink("kafka://me:hunter2@host:9092")
+    assert "hunter2" not in str(refused.value)
