@@ -19,7 +19,7 @@ from uuid import UUID
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from millrace.core.rounds import Rounds
+from millrace.core.delivery.rounds import Rounds
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, PositionKey
 from millrace.model.rounds import TaskPlan, Work
