@@ -18,7 +18,7 @@ import msgspec
 import psycopg
 import pytest
 
-from millrace.core.sources import progress_topic
+from millrace.core.sources.registry import progress_topic
 from millrace.errors import MillraceError
 from millrace.model.progress import ChunksAbandoned, HighMark, LowMark, Manifest
 from millrace.ops.processes import start_time

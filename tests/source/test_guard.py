@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millrace.core.reader import ServerFacts
+from millrace.core.sources.reader import ServerFacts
 from millrace.errors import SlotLost, SlotMissing
 from millrace.model.sources import SourceSpec
 from millrace.source.database.connect import Database

@@ -19,7 +19,7 @@ from millrace.changefeed.office import OFFICE, OfficeWriter
 from millrace.changefeed.reader_host import Reader, ReaderHost
 from millrace.changefeed.removal import Remover
 from millrace.core.decision import CoordinatorDecision
-from millrace.core.sources import CoordinatorState, SourceEntry
+from millrace.core.sources.registry import CoordinatorState, SourceEntry
 from millrace.errors import InvalidRequest, MillraceError, Refused, UnknownSource
 from millrace.model.sources import ReaderPlaced, SourceSpec
 from millrace.ops.ports import Ports

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from millrace.core.decision import CoordinatorDecision
-from millrace.core.sources import CoordinatorState
+from millrace.core.sources.registry import CoordinatorState
 from millrace.errors import Malformed, MillraceError, NotCoordinator
 from millrace.model.sources import (
     CoordinatorRecords,

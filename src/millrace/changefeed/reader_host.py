@@ -15,7 +15,7 @@ from typing import Protocol
 
 import structlog
 
-from millrace.core.sources import SourceState
+from millrace.core.sources.registry import SourceState
 from millrace.errors import MillraceError, NotCoordinator
 from millrace.model.sources import ReaderPlaced
 from millrace.ops.ports import Ports

@@ -14,7 +14,7 @@ import structlog
 from millrace.changefeed.coordinator import Workshop
 from millrace.changefeed.reader_host import Reader
 from millrace.changefeed.removal import Kept, is_held_up
-from millrace.core.sources import office, publication_name, slot_name, topic_prefix
+from millrace.core.sources.registry import office, publication_name, slot_name, topic_prefix
 from millrace.errors import MillraceError, UnknownTopicOrPartition
 from millrace.log.client import LogClient
 from millrace.model.sources import ReaderPlaced, SourceSpec

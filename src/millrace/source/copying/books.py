@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from millrace.core.copies import Attempt, ChunkId, Copy, Figures, Task
+from millrace.core.sources.copies import Attempt, ChunkId, Copy, Figures, Task
 from millrace.limits import COPY_ATTEMPTS_MAX, COPY_STOPPED_S
 from millrace.model.tables import TableSchema
 from millrace.source.copying.attempt import ChunkResult

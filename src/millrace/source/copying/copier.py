@@ -20,9 +20,9 @@ from typing import Protocol
 import structlog
 
 from millrace.core.backoff import wait_after
-from millrace.core.copies import Attempt, ChunkId, Copies, Copy, Kind, Task
 from millrace.core.decision import SourceDecision
-from millrace.core.sources import SourceState, progress_topic
+from millrace.core.sources.copies import Attempt, ChunkId, Copies, Copy, Kind, Task
+from millrace.core.sources.registry import SourceState, progress_topic
 from millrace.errors import MillraceError, TopicExists
 from millrace.limits import (
     COPY_ATTEMPTS_MAX,

@@ -12,8 +12,8 @@ from typing import Any
 
 import psycopg
 
-from millrace.core.sources import slot_name
-from millrace.core.table_rules import TableRules
+from millrace.core.sources.registry import slot_name
+from millrace.core.sources.table_rules import TableRules
 from millrace.errors import MillraceError
 from millrace.model.sources import SourceSpec
 from millrace.source.database import sql as texts

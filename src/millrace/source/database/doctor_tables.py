@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millrace.core.sources import publication_name, slot_name
-from millrace.core.table_rules import TableRules, quote_rule
+from millrace.core.sources.registry import publication_name, slot_name
+from millrace.core.sources.table_rules import TableRules, quote_rule
 from millrace.model.sources import SourceSpec
 from millrace.model.tables import IDENTITY_FULL, Oid
 from millrace.source.database import sql as texts

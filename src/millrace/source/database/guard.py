@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import psycopg
 
-from millrace.core.reader import ServerFacts, SlotFacts
+from millrace.core.sources.reader import ServerFacts, SlotFacts
 from millrace.errors import SlotActive, SlotLost
 from millrace.model.tables import Lsn, parse_lsn
 from millrace.source.database.connect import epoch_of

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 
 import psycopg
 
-from millrace.core.sources import publication_name, slot_name
-from millrace.core.table_rules import TableRules
+from millrace.core.sources.registry import publication_name, slot_name
+from millrace.core.sources.table_rules import TableRules
 from millrace.errors import MillraceError, PublicationMissing, SourceError, SourceNotPermitted, TimedOut
 from millrace.model.sources import SourceSpec
 from millrace.model.tables import Lsn, Oid, parse_lsn

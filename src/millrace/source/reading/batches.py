@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from millrace import limits
-from millrace.core.reader import P, Reader
+from millrace.core.sources.reader import P, Reader
 from millrace.log.client import Record
 from millrace.model.progress import Change, encode_progress
 from millrace.model.tables import Lsn, Oid, Place, TableSchema

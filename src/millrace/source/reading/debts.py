@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from millrace.core import keeper
-from millrace.core.sources import SourceState
+from millrace.core.sources import keeper
+from millrace.core.sources.registry import SourceState
 from millrace.model.sources import SourceRecords, TableLeaves
 from millrace.model.tables import Oid, TableSchema
 from millrace.ops.logging import get_logger

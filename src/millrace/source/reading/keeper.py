@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from millrace import limits
-from millrace.core import keeper
-from millrace.core.sources import SourceState
-from millrace.core.table_rules import TableRules
+from millrace.core.sources import keeper
+from millrace.core.sources.registry import SourceState
+from millrace.core.sources.table_rules import TableRules
 from millrace.errors import (
     Deposed,
     InvalidRequest,

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from millrace import limits
-from millrace.core.reader import P
-from millrace.core.sources import Table
+from millrace.core.sources.reader import P
+from millrace.core.sources.registry import Table
 from millrace.errors import MillraceError, TopicExists
 from millrace.log.client import LogClient, Record, Writer
 from millrace.model.progress import ProgressRecord, encode_progress

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from millrace import limits
 from millrace.core.decision import SourceDecision
-from millrace.core.sources import SourceState, office
+from millrace.core.sources.registry import SourceState, office
 from millrace.errors import Deposed, StoreUnreachable
 from millrace.model.sources import SourceRecords, decode_source, encode_record
 from millrace.store.contract import Candidate, Store

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 
 from millrace import limits
 from millrace.core.decision import SourceDecision
-from millrace.core.reader import Broken, P, Resume, ServerFacts, begin
-from millrace.core.sources import SourceState
+from millrace.core.sources.reader import Broken, P, Resume, ServerFacts, begin
+from millrace.core.sources.registry import SourceState
 from millrace.model.progress import ProgressRecord, SchemaVersion
 from millrace.model.sources import SourceRecords, SourceSpec, TablePublished
 from millrace.model.tables import Lsn, Oid, TableSchema

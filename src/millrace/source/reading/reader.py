@@ -21,9 +21,9 @@ import psycopg
 
 from millrace import limits
 from millrace.core.backoff import wait_after
-from millrace.core.copies import Attempt
-from millrace.core.reader import Broken, Resume, ServerFacts, judge
-from millrace.core.sources import SourceState, progress_topic
+from millrace.core.sources.copies import Attempt
+from millrace.core.sources.reader import Broken, Resume, ServerFacts, judge
+from millrace.core.sources.registry import SourceState, progress_topic
 from millrace.errors import (
     Deposed,
     InvalidProducerEpoch,

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millrace import limits
-from millrace.core.copies import Attempt
-from millrace.core.reader import Folded, Found, P, ServerFacts, SlotFacts, Tails
-from millrace.core.sources import SourceState, Table, progress_topic
+from millrace.core.sources.copies import Attempt
+from millrace.core.sources.reader import Folded, Found, P, ServerFacts, SlotFacts, Tails
+from millrace.core.sources.registry import SourceState, Table, progress_topic
 from millrace.errors import Malformed
 from millrace.log.client import LogClient, Record
 from millrace.model.progress import HighMark, SchemaVersion, decode_progress

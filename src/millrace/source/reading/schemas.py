@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from millrace.core.reader import Folded, fold
+from millrace.core.sources.reader import Folded, fold
 from millrace.model.progress import Change, Mark, ProgressRecord, SchemaVersion
 from millrace.model.tables import NOWHERE, Lsn, Oid, Place, TableSchema
 

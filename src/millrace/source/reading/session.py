@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 
 from millrace import limits
-from millrace.core.copies import Attempt
-from millrace.core.places import LastPlaces
-from millrace.core.reader import Reader, Resume, fold
+from millrace.core.sources.copies import Attempt
+from millrace.core.sources.places import LastPlaces
+from millrace.core.sources.reader import Reader, Resume, fold
 from millrace.errors import MillraceError
 from millrace.model.progress import Change, HighMark, LowMark, Mark, ProgressRecord, SchemaVersion
 from millrace.model.tables import Lsn, Oid, Place, TableSchema

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millrace import limits
-from millrace.core.copies import ChunkId, Copies
+from millrace.core.sources.copies import ChunkId, Copies
 from millrace.errors import TopicExists
 from millrace.model.ids import ProcessIdentity
 from millrace.model.progress import ChunksAbandoned, CopyStarted, ProgressRecord

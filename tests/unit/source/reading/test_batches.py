@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace import limits
-from millrace.core.reader import P, Reader, Resume
+from millrace.core.sources.reader import P, Reader, Resume
 from millrace.model.progress import Change, decode_progress
 from millrace.model.tables import Column, Place, TableSchema
 from millrace.source.reading.batches import Batcher, cut, split_at
