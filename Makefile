@@ -28,11 +28,12 @@ test: setup check ## all checks and tests, as CI runs them
 	$(PYTEST) -q -n 2 -m "not long" tests/source
 	$(PYTEST) -q -m "not long" --ignore=tests/unit --ignore=tests/sim --ignore=tests/source tests
 
-sim: .venv/.packages ## long simulation: 20,000 machine seeds, 1,000 seeds of the whole shell, 5,000 of a source, 10,000 of control
+sim: .venv/.packages ## long simulation: 20,000 machine seeds, 1,000 seeds of the whole shell, 5,000 of a source, 10,000 of control, 2,000 of take-over
 	$(BIN)/python -m millrace_sim.machines --seeds 20000 --jobs 2
 	$(BIN)/python -m millrace_sim.shell --seeds 1000 --jobs 2
 	$(BIN)/python -m millrace_sim.source --seeds 5000
 	$(BIN)/python -m millrace_sim.control --seeds 10000 --jobs 2
+	$(BIN)/python -m millrace_sim.takeover --seeds 2000 --jobs 2
 
 chaos: setup ## long tests with real processes: kills and pauses under load, ten times each
 	$(PYTEST) -q -m long --timeout=0 tests/process tests/source tests/spark

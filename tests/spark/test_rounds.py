@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millrace.core.rounds import Kind, Rounds
+from millrace.core.delivery.rounds import Kind, Rounds
 from millrace.model.rounds import WorkResult
 from millrace.pipeline.rounds import Returned, Runner
 from millrace.pipeline.session import Place, Session

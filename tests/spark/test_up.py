@@ -59,7 +59,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 @pytest.mark.timeout(300)
 def test_P8_up_starts_spark_watches_it_and_takes_it_down(up: Up) -> None:
-    up.up()
+    up.up("--spark")
     wait_for(up.answers, "Spark to answer", START_S)
     before = wait_for(lambda: (found := up.spark())["liveness"] == "alive" and found, "Spark to be called alive")
     assert before["address"] == f"sc://127.0.0.1:{up.http_port + 200}"
@@ -88,7 +88,7 @@ def test_P8_up_starts_spark_watches_it_and_takes_it_down(up: Up) -> None:
 def test_P8_without_java_everything_else_starts_and_it_is_said(tmp_path: Path) -> None:
     up = Up(tmp_path / "cluster", {"JAVA_HOME": str(tmp_path / "none")})
     try:
-        told = up.up()
+        told = up.up("--spark")
         assert "openjdk-17-jre-headless" in told.replace("\n", "")
         found = up.status()
         assert found["healthy"]
@@ -100,8 +100,8 @@ def test_P8_without_java_everything_else_starts_and_it_is_said(tmp_path: Path) -
         up.millrace("down")
 
 
-def test_P8_spark_can_be_left_out_and_stays_out(up: Up) -> None:
-    assert "Spark" not in up.up("--no-spark")
+def test_P8_spark_comes_only_where_it_was_asked_for(up: Up) -> None:
+    assert "Spark" not in up.up()
     assert up.status()["spark"] is None
     up.millrace("down")
     up.millrace("up", "--detach")

@@ -17,7 +17,7 @@ from millrace.api.forward import by_coordinator
 from millrace.api.problems import Json, body_as
 from millrace.changefeed.coordinator import Reign
 from millrace.changefeed.reader_host import ReaderHost
-from millrace.core.sources import SourceEntry, publication_name, slot_name
+from millrace.core.sources.registry import SourceEntry, publication_name, slot_name
 from millrace.errors import InvalidRequest
 from millrace.model.sources import SourceSpec
 from millrace.model.tables import lsn_text

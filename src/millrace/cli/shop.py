@@ -19,7 +19,7 @@ from uuid import UUID
 import psycopg
 import pyarrow as pa
 
-from millrace.core.sources import progress_topic, table_topic
+from millrace.core.sources.registry import progress_topic, table_topic
 from millrace.log.client import PlainClient, Record
 from millrace.model.progress import CopyStarted, Manifest, SchemaVersion, decode_progress
 from millrace.model.tables import NOWHERE, Lsn, Oid, Place, TableSchema, parse_lsn

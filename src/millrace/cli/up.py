@@ -35,7 +35,7 @@ READY_S = 60.0
 STOP_S = 15.0            # longer than a broker's own grace for a clean stop
 BROKER_HTTP_OFFSET = 100
 CAPTURES_MAX = BROKER_HTTP_OFFSET      # their HTTP ports end where those of brokers begin
-FIRST_START = {"brokers": 3, "captures": 2, "http_port": 8300, "kafka_port": 9092, "spark": True}
+FIRST_START = {"brokers": 3, "captures": 2, "http_port": 8300, "kafka_port": 9092, "spark": False}
 HEADER = "Configuration of this cluster; docs/configuration.md explains the keys. `millrace up` never changes it again."
 
 
@@ -65,7 +65,7 @@ def up(
     detach: bool = False,
     report_fd: Annotated[int | None, Parameter(show=False)] = None,
 ) -> None:
-    """Start brokers, captures and Spark on this machine and look after them until Ctrl-C or `millrace down`. Numbers
+    """Start brokers and captures on this machine and look after them until Ctrl-C or `millrace down`. Numbers
     and ports that are not given are those of the last start in --dir.
 
     Parameters
@@ -84,8 +84,8 @@ def up(
     store
         Where metadata lives: sqlite (the default) or etcd://host:port/prefix.
     spark
-        Start a Spark Connect server for the captures, unless the configuration names another Spark. Nothing waits for
-        it: it may come up later.
+        Also start a Spark Connect server, for jobs that read tables with `format("millrace")`. Nothing waits for it: it
+        may come up later.
     detach
         Return when brokers and captures are ready and leave them running.
     """
@@ -135,7 +135,7 @@ def last_start(layout: Layout) -> dict[str, Any]:
     children = state["children"]
     brokers = [child for child in children if child["kind"] == "broker"]
     captures = [child for child in children if child["kind"] == "capture"]
-    return {"brokers": len(brokers), "captures": len(captures), "spark": state.get("spark", True),
+    return {"brokers": len(brokers), "captures": len(captures), "spark": state.get("spark", False),
             "http_port": _port(brokers[0]["http"]) - BROKER_HTTP_OFFSET, "kafka_port": _port(brokers[0]["address"])}
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from millrace.cli.shop import last_row, rebuilt
-from millrace.core.sources import copy_topic, progress_topic, table_topic
+from millrace.core.sources.registry import copy_topic, progress_topic, table_topic
 from millrace.log.client import PlainClient, Record
 from millrace.model.progress import CopyStarted, Manifest, ProgressRecord, Range, SchemaVersion, encode_progress
 from millrace.model.tables import Column, TableSchema

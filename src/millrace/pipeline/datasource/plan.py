@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.core.table_history import Cut
+from millrace.core.sources.table_history import Cut
 from millrace.errors import InvalidOption
 from millrace.pipeline.datasource.columns import Layout, unknown_columns
 from millrace.pipeline.datasource.table import Table

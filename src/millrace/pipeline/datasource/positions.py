@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from millrace.core.table_history import Cut
+from millrace.core.sources.table_history import Cut
 from millrace.errors import DataLost, InvalidOption, NewerFormat
 
 VERSION = 1

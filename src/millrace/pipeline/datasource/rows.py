@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from millrace.core.reader import SEQ_MAX
+from millrace.core.sources.reader import SEQ_MAX
 from millrace.errors import SchemaChanged
 from millrace.model.tables import IDENTITY_FULL, TableSchema, lsn_text
 from millrace.pipeline.datasource import columns as names

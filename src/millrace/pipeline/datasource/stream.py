@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from millrace.core.table_history import Cut, Version
+from millrace.core.sources.table_history import Cut, Version
 from millrace.errors import DataLost, SchemaChanged
 from millrace.model.tables import TableSchema, lsn_text
 from millrace.pipeline.datasource.columns import layout_of, unreadable

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from millrace.core.sources import progress_topic, table_topic
-from millrace.core.table_history import Cut, TableHistory, Tables, Version
+from millrace.core.sources.registry import progress_topic, table_topic
+from millrace.core.sources.table_history import Cut, TableHistory, Tables, Version
 from millrace.errors import DataLost, InvalidOption, UnknownSource, UnknownTable, UnknownTopicOrPartition
 from millrace.log.client import PlainClient
 from millrace.model.progress import ProgressRecord, decode_progress, is_mark

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from millrace.core.table_history import Copied, Cut, TableHistory
+from millrace.core.sources.table_history import Copied, Cut, TableHistory
 from millrace.errors import CopyNotReadable
 from millrace.model.tables import TableSchema
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from millrace.core.table_history import Cut
+from millrace.core.sources.table_history import Cut
 from millrace.errors import DataLost, InvalidOption, NewerFormat
 from millrace.model.tables import Column, TableSchema
 from millrace.pipeline.datasource.columns import META, spark_schema
