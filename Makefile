@@ -26,7 +26,8 @@ demo: .venv/.packages ## a live shop database and a producer into three brokers;
 test: setup check ## all checks and tests, as CI runs them
 	$(PYTEST) -q -n 2 -m "not long" tests/unit $(wildcard tests/sim)
 	$(PYTEST) -q -n 2 -m "not long" tests/source
-	$(PYTEST) -q -m "not long" --ignore=tests/unit --ignore=tests/sim --ignore=tests/source tests
+	$(PYTEST) -q -m "not long" --ignore=tests/unit --ignore=tests/sim --ignore=tests/source --ignore=tests/spark tests
+	$(PYTEST) -q -m "not long" tests/spark
 
 sim: .venv/.packages ## long simulation: 20,000 machine seeds, 1,000 seeds of the whole shell, 5,000 of a source, 10,000 of control, 2,000 of take-over
 	$(BIN)/python -m millrace_sim.machines --seeds 20000 --jobs 2

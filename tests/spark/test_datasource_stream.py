@@ -84,7 +84,8 @@ class Job:
         wait_for(done, f"batch {until}; {self._query and self._query.exception()}", PATIENCE_S)
 
 
-@pytest.mark.parametrize("lives", [1, pytest.param(5, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("lives", [1, 5])
 def test_P1_P5_a_query_is_exact_over_kills_of_workers_and_of_spark(source: Source, tmp_path: Path, lives: int) -> None:
     """Python workers and the query's own Python die in the middle of a batch, then the whole server does."""
     spark_server = SparkServer(tmp_path / "server").start()
