@@ -139,7 +139,7 @@ def capture_settings(config: Config, capture_id: int) -> CaptureSettings:
         session_s=capture.session_s,
         tenure_s=capture.tenure_s,
         clock_drift_max=config.broker.clock_drift_max,
-        copy_processes=capture.copy_processes,
+        copy_processes=capture.copy_processes or max(1, (os.cpu_count() or 1) // 2),
     )
 
 

@@ -68,7 +68,7 @@ class Sizes:
     copy: int
 
 
-FULL = Sizes(rows=2_000_000, single=400_000, copy=4_000_000)
+FULL = Sizes(rows=2_000_000, single=400_000, copy=10_000_000)
 QUICK = Sizes(rows=100_000, single=20_000, copy=100_000)
 
 

@@ -135,9 +135,10 @@ class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     session_s: Annotated[float, Meta(gt=0, description=(
         "A capture that has not renewed its lease for this long counts as gone."
     ))] = limits.SESSION_S
-    copy_processes: Annotated[int, Meta(ge=1, le=64, description=(
-        "Processes that copy tables at the same time, per source."
-    ))] = 2
+    copy_processes: Annotated[int, Meta(ge=0, le=64, description=(
+        "Processes that copy tables at the same time, per source. 0: one for every two cores, so that brokers, or a "
+        "server on the same machine, keep pace."
+    ))] = 0
 
 
 class SparkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
