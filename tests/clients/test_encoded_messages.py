@@ -24,6 +24,8 @@ from support_kafka import one_broker
 
 T = TypeVar("T")
 
+pytestmark = pytest.mark.long
+
 TABLE = TableSchema(1, "public", "t", "d", (Column("id", 20, -1, True), Column("x", 25)))
 PARTITIONS = 3
 ROWS = 500

@@ -30,6 +30,7 @@ def test_A5_the_demo_loses_and_doubles_nothing() -> None:
         assert table["changes"] > 0
 
 
+@pytest.mark.long
 def test_A5_a_demo_told_to_end_leaves_nothing_running(tmp_path: Path) -> None:
     demo = subprocess.Popen([sys.executable, "-m", "millrace", "demo", "--check"],
                             env={**os.environ, "TMPDIR": str(tmp_path)},
