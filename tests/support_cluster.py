@@ -27,6 +27,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -71,7 +72,7 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -
             value = condition()
             if value:
                 return value
-        except (OSError, KeyError, ValueError, LookupError) as error:
+        except (OSError, HTTPException, KeyError, ValueError, LookupError) as error:   # one may die in mid-answer
             last = error
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout_s} s in vain for {what}" + (f" ({last!r})" if last else ""))
