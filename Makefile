@@ -36,8 +36,8 @@ sim: .venv/.packages ## long simulation: 20,000 machine seeds, 1,000 seeds of th
 	$(BIN)/python -m millrace_sim.control --seeds 10000 --jobs 2
 	$(BIN)/python -m millrace_sim.takeover --seeds 2000 --jobs 2
 
-chaos: setup ## long tests with real processes: kills and pauses under load, ten times each
-	$(PYTEST) -q -m long --timeout=0 tests/process tests/clients tests/source tests/spark
+chaos: setup ## long tests with real processes on the disk: kills and pauses under load, ten times each
+	MILLRACE_TEST_DIR=/tmp $(PYTEST) -q -m long --timeout=0 tests/process tests/clients tests/source tests/spark
 
 bench: .venv/.packages ## measure the log beside the disk, many partitions, and PostgreSQL into the log; writes docs/benchmarks/
 	$(BIN)/millrace bench log

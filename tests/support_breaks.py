@@ -51,7 +51,7 @@ class CopyOf:
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
-        self._dir = tempfile.mkdtemp(prefix="pg-copy-", dir="/tmp")
+        self._dir = tempfile.mkdtemp(prefix="pg-copy-")
         self._data = os.path.join(self._dir, "data")
 
     def __enter__(self) -> CopyOf:
@@ -142,7 +142,7 @@ def standby_of(
     primary: PostgresServer, settings: Mapping[str, str], *, port: int, database: str
 ) -> Iterator[PostgresServer]:
     """A hot standby that takes over failover slots, over the primary's physical slot STANDBY_SLOT."""
-    directory = tempfile.mkdtemp(prefix="pg-standby-", dir="/tmp")
+    directory = tempfile.mkdtemp(prefix="pg-standby-")
     conninfo = (f"host=127.0.0.1 port={primary.port} user=postgres password={primary.password}"
                 f" dbname={database} application_name=standby")
     standby = PostgresServer(directory, version=18, port=port, settings={

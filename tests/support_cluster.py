@@ -146,17 +146,6 @@ class Cluster:
         if self.wait:
             self.wait_ready()
 
-    def bring_back(self) -> None:
-        """A holder that hangs in a call of the store longer than a tenure is killed by its peers [L18], as a slow disk
-        may have it; nobody but us starts it again here. A broker that ended in any other way is a fault."""
-        gone = [entry for entry in self.brokers.values() if entry.process is not None and not entry.alive]
-        for entry in gone:
-            assert entry.process is not None
-            assert entry.process.returncode == -signal.SIGKILL, f"broker {entry.id} ended: {entry.process.returncode}"
-            self.start_broker(entry.id)
-        if gone:
-            self.wait_ready()
-
     def stop(self) -> None:
         """Ends every broker, paused or not, and removes the directory."""
         for broker in self.brokers.values():
@@ -348,6 +337,9 @@ class Cluster:
         return "".join(path.read_text(errors="replace") for path in files if path.exists())
 
     def print_tails(self) -> None:
-        for broker in self.brokers:
+        """With how each ended: a broker that its peers killed says nothing itself."""
+        for broker, entry in self.brokers.items():
             tail = self.logs(broker).splitlines()[-TAIL_LINES:]
-            print(f"--- broker {broker}, last {len(tail)} lines", *tail, sep="\n", file=sys.stderr)
+            status = "never started" if entry.process is None else entry.process.poll()
+            state = "runs" if status is None else f"ended: {status}"
+            print(f"--- broker {broker} {state}, last {len(tail)} lines", *tail, sep="\n", file=sys.stderr)

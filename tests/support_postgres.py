@@ -25,8 +25,8 @@ FAST = {"fsync": "off", "max_replication_slots": "40", "max_wal_senders": "40", 
 @contextlib.contextmanager
 def server_of(version: int, settings: Mapping[str, str] | None = None, *, tls: Tls | None = None,
               ) -> Iterator[PostgresServer]:
-    """A running server below /tmp, gone afterwards. Its user (not root) must reach the directory."""
-    directory = tempfile.mkdtemp(prefix="pg-", dir="/tmp")
+    """A running server of its own directory, gone afterwards. Its user (not root) must reach the directory."""
+    directory = tempfile.mkdtemp(prefix="pg-")
     server = PostgresServer(directory, version=version, settings={**FAST, **(settings or {})}, tls=tls)
     try:
         server.start()

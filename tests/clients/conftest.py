@@ -21,7 +21,6 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def topic(cluster: Cluster) -> str:
     """A fresh topic of three partitions on three brokers."""
-    cluster.bring_back()
     name = f"clients-{next(_names)}"
     cluster.create_topic(name, partitions=3, replication_factor=3)
     return name

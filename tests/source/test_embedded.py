@@ -17,6 +17,7 @@ import pytest
 
 from millrace.errors import ConfigError, SourceAuthFailed, SourceUnreachable
 from millrace.source.database.connect import Database
+from millrace.source.server import installations
 from millrace.source.server.embedded import (
     MOVED,
     Installation,
@@ -32,7 +33,7 @@ from support_postgres import APT_LINE, ask, run, server_of
 @pytest.fixture
 def short_dir() -> Iterator[str]:
     """Below /tmp, reachable by everyone."""
-    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp", ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as directory:
         os.chmod(directory, 0o755)
         yield directory
 
@@ -62,6 +63,18 @@ def test_installations_of_the_system_and_of_the_wheel_are_found(short_dir: str) 
     with pytest.raises(ConfigError, match="PostgreSQL 9 is not on this machine; install"):
         PostgresServer(os.path.join(short_dir, "pg"), version=9)
     assert os.listdir(short_dir) == []
+
+
+def test_programs_that_do_not_answer_are_named_and_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installations, "_places", lambda: iter([("system", str(tmp_path))]))
+    monkeypatch.setattr(installations, "_mute", {})
+    for name in ("postgres", "initdb"):
+        (tmp_path / name).write_text("#!/bin/sh\necho still waking up >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    with pytest.raises(ConfigError, match=f"{tmp_path} does not say its version: .*exit status 1"):
+        installations.choose_postgres(15)
+    (tmp_path / "postgres").write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 15.18'\n")
+    assert installations.choose_postgres(15).version == (15, 18)
 
 
 @pytest.mark.parametrize("version", [15, 18])

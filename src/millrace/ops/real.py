@@ -61,8 +61,22 @@ def parse_stat(text: str) -> ProcessStat:
 
 def process_stat(pid: int) -> ProcessStat | None:
     """None when there is no such process, or none that we may see. Bare calls: it is asked many times a second."""
+    return _stat_at(f"/proc/{pid}/stat")
+
+
+def waits_for_disk(pid: int) -> bool:
+    """A thread of it sits in the kernel until a disk answers; not even SIGKILL ends it before."""
     try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        threads = os.listdir(f"/proc/{pid}/task")
+    except FileNotFoundError:
+        return False
+    stats = (_stat_at(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
+    return any(stat is not None and stat.state == "D" for stat in stats)
+
+
+def _stat_at(path: str) -> ProcessStat | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:

@@ -7,7 +7,8 @@ under which nothing was written all the while, is ever killed.
 
 Locks are read from /proc/locks: opening the database a second time and closing it would drop this process's own locks.
 Time is added up from look to look, each gap only so far: a busy machine does not stretch the limit, and a watcher that
-was itself suspended does not blame the others for it.
+was itself suspended does not blame the others for it. Time in which an owner waits for the disk does not count: its
+death would not free the lock before the disk answers, and the next one would wait for the same disk.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from urllib.parse import quote, unquote
 
 from millrace import limits
 from millrace.model.ids import ProcessIdentity
-from millrace.ops.real import RealProcesses, boot_of, process_stat
+from millrace.ops.real import RealProcesses, boot_of, process_stat, waits_for_disk
 
 LOOK_S = 0.05
 _GAP_MAX_S = 5 * LOOK_S  # more between two looks says that the watcher did not run, not that the owner was stuck
-_EXPIRED_S = 4 * LOOK_S  # its tenure is over and it sits on the lock: only make sure the lock is not changing hands
-_STOPPED_S = limits.TENURE_S / 2  # soon enough for a healthy holder's renewal behind it
+_EXPIRED_S = 4 * LOOK_S  # stopped, and its tenure is over: only make sure the lock is not changing hands
+_STOPPED_S = limits.TENURE_S / 2  # soon enough for a healthy holder's renewal behind it; or slow, its tenure over
 _SILENT_S = limits.TENURE_S - 4 * LOOK_S  # the limit of all; the rest is for noticing and dying
 
 log = logging.getLogger("millrace.store")
@@ -121,14 +122,21 @@ class Lookout:
         if written != self.written:
             self.stuck_s.clear()  # someone commits: slow, not stuck
             self.written = written
-        self.stuck_s = {
-            owner: self.stuck_s[owner] + gap_s if owner in self.stuck_s else 0.0 for owner in self._owners()
-        }
+        self.stuck_s = {owner: self._stuck_for(owner, gap_s) for owner in self._owners()}
         for owner, stuck_s in self.stuck_s.items():
             if stuck_s >= _patience_s(owner, vacated_by):
                 self.stuck_s[owner] = 0.0
                 return owner
         return None
+
+    def _stuck_for(self, owner: ProcessIdentity, gap_s: float) -> float:
+        before_s = self.stuck_s.get(owner)
+        if before_s is None:
+            return 0.0
+        return before_s if self._waits_for_disk(owner) else before_s + gap_s
+
+    def _waits_for_disk(self, owner: ProcessIdentity) -> bool:
+        return waits_for_disk(owner.pid)
 
     def _owners(self) -> list[ProcessIdentity]:
         files = [self.path, self.path + "-shm"]
@@ -148,10 +156,13 @@ class Lookout:
 
 
 def _patience_s(owner: ProcessIdentity, vacated_by: ProcessIdentity | None) -> float:
-    if vacated_by is not None and (owner.pid, owner.start_time) == (vacated_by.pid, vacated_by.start_time):
-        return _EXPIRED_S
+    """A busy machine makes every process slow; only one that is stopped is known to get no further by itself."""
+    expired = vacated_by is not None and (owner.pid, owner.start_time) == (vacated_by.pid, vacated_by.start_time)
     stat = process_stat(owner.pid)
-    return _STOPPED_S if stat is not None and stat.state in "Tt" else _SILENT_S
+    stopped = stat is not None and stat.state in "Tt"
+    if stopped:
+        return _EXPIRED_S if expired else _STOPPED_S
+    return _STOPPED_S if expired else _SILENT_S
 
 
 def _has_open(pid: int, stats: list[os.stat_result]) -> bool:

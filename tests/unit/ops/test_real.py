@@ -23,6 +23,7 @@ from millrace.ops.real import (
     process_stat,
     read_boot_id,
     real_ports,
+    waits_for_disk,
 )
 
 
@@ -154,3 +155,23 @@ def test_real_ports_are_complete() -> None:
     assert not ports.processes.is_gone(ports.processes.me())
     assert ports.clock.now() > 0
     assert ports.fs.exists("/")
+
+
+def test_L18_a_thread_the_kernel_will_not_let_go_is_seen() -> None:
+    """The parent of a vfork sleeps as one that waits for a disk does: in state D, until the child is gone."""
+    program = "import ctypes, time; print(flush=True); ctypes.CDLL(None).vfork(); time.sleep(60)"
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    children: list[str] = []
+    try:
+        assert parent.stdout is not None
+        assert parent.stdout.readline()
+        wait_until(lambda: waits_for_disk(parent.pid))
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    finally:
+        for child in children:
+            os.kill(int(child), signal.SIGKILL)
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()  # type: ignore[union-attr]
+    assert not waits_for_disk(os.getpid())
+    assert not waits_for_disk(parent.pid), "it is gone"

@@ -15,6 +15,7 @@ from typing import Literal
 
 from millrace.errors import ConfigError
 
+ANSWER_S = 60   # `postgres -V` on a machine that reads the program from a cold, busy disk
 MINIMUM = 14   # logical messages, streamed transactions, scans by ranges of ctid
 
 _SYSTEM = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin",
@@ -52,7 +53,8 @@ def choose_postgres(version: int | None = None, minimum: int = MINIMUM) -> Insta
     found = find_postgres(version, minimum)
     if not found:
         wanted = f"PostgreSQL {version}" if version is not None else f"PostgreSQL {minimum} or newer"
-        raise ConfigError(f"{wanted} is not on this machine; {_REMEDY}")
+        mute = "".join(f"; {bin_dir} does not say its version: {why}" for bin_dir, why in _mute.items())
+        raise ConfigError(f"{wanted} is not on this machine{mute}; {_REMEDY}")
     return found[0]
 
 
@@ -71,16 +73,26 @@ def _places() -> Iterator[tuple[Literal["system", "wheel"], str]]:
                     yield "wheel", bin_dir
 
 
-@functools.cache
 def _look(bin_dir: str, origin: Literal["system", "wheel"]) -> Installation | None:
+    """Only answers are kept: programs that could not be asked now (a slow disk) are asked again the next time."""
     if not all(os.access(os.path.join(bin_dir, name), os.X_OK) for name in ("postgres", "initdb")):
         return None
     try:
-        said = subprocess.run([os.path.join(bin_dir, "postgres"), "-V"], capture_output=True, text=True, check=True,
-                              timeout=10).stdout
-    except (OSError, subprocess.SubprocessError):
+        version = _version_of(os.path.join(bin_dir, "postgres"))
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        _mute[bin_dir] = str(error)
         return None
+    _mute.pop(bin_dir, None)
+    return Installation(version, bin_dir, origin)
+
+
+_mute: dict[str, str] = {}   # directories with programs that do not answer, and why
+
+
+@functools.cache
+def _version_of(program: str) -> tuple[int, int]:
+    said = subprocess.run([program, "-V"], capture_output=True, text=True, check=True, timeout=ANSWER_S).stdout
     number = re.search(r"\b(\d+)(?:\.(\d+))?", said)
     if number is None:
-        return None
-    return Installation((int(number[1]), int(number[2] or 0)), bin_dir, origin)
+        raise ValueError(f"it says {said.strip()!r}")
+    return int(number[1]), int(number[2] or 0)
