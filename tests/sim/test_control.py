@@ -5,18 +5,14 @@ More seeds: `.venv/bin/python -m millrace_sim.control --seeds 5000 --jobs 2`. A 
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 
-from millrace_sim.control.flaws import FLAWS
-from millrace_sim.control.run import first_found, main, simulate
+from millrace_sim.control.run import BULK
 from millrace_sim.control.scale import measure
 from millrace_sim.control.world import World
+from support_bulk import SeedTests, is_found, violations
 
 SEEDS = 1_000
 KEPT = (1583, 2078)  # a start forgotten half way; a removal that waits for a capture that is never heard
@@ -48,42 +44,40 @@ FOUND_TOGETHER = {"sweep,self_removal": 30}
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_C1_to_C9_no_violation(first: int) -> None:
-    outcomes = [simulate(seed) for seed in range(first, first + CHUNK)]
-    assert not [str(outcome) for outcome in outcomes if outcome.violation]
+    assert not violations(BULK, range(first, first + CHUNK))
 
 
 @pytest.mark.parametrize("seed", KEPT)
 def test_what_was_found_stays_mended(seed: int) -> None:
-    assert not simulate(seed).violation
+    assert not violations(BULK, [seed])
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(SEEDS, SEEDS + 9_000, 500))
 def test_C1_to_C9_no_violation_in_many_seeds(first: int) -> None:
-    outcomes = (simulate(seed) for seed in range(first, first + 500))
-    assert not [str(outcome) for outcome in outcomes if outcome.violation]
+    assert not violations(BULK, range(first, first + 500))
 
 
 @pytest.mark.parametrize("flaw", FOUND_WITHIN)
 def test_each_planted_flaw_is_found(flaw: str) -> None:
-    assert first_found(flaw, range(FOUND_WITHIN[flaw])), f"{flaw} was not found within {FOUND_WITHIN[flaw]} seeds"
+    assert is_found(BULK, flaw, FOUND_WITHIN[flaw]), f"{flaw} was not found within {FOUND_WITHIN[flaw]} seeds"
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("flaw", FOUND_WITHIN_LONG)
 def test_each_rare_flaw_is_found(flaw: str) -> None:
-    assert first_found(flaw, range(FOUND_WITHIN_LONG[flaw])), f"{flaw} was not found"
+    assert is_found(BULK, flaw, FOUND_WITHIN_LONG[flaw]), f"{flaw} was not found"
 
 
 @pytest.mark.parametrize("flaws", FOUND_TOGETHER)
 def test_each_pair_of_flaws_is_found(flaws: str) -> None:
-    assert first_found(flaws, range(FOUND_TOGETHER[flaws])), f"{flaws} were not found"
+    assert is_found(BULK, flaws, FOUND_TOGETHER[flaws]), f"{flaws} were not found"
 
 
 def test_every_flaw_has_its_place_in_these_tables() -> None:
-    assert {*FOUND_WITHIN, *FOUND_WITHIN_LONG, *NOT_FOUND} == FLAWS.keys()
+    assert {*FOUND_WITHIN, *FOUND_WITHIN_LONG, *NOT_FOUND} == set(BULK.flaws)
 
 
 def test_the_worlds_are_hard_enough() -> None:
@@ -100,41 +94,8 @@ def test_the_worlds_are_hard_enough() -> None:
     assert not [name for name in faults | records | messages | others if not seen[name]]
 
 
-def test_a_seed_is_a_run_in_every_process() -> None:
-    script = "from millrace_sim.control.run import simulate; print([simulate(s).crc for s in range(4)])"
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", script], env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": "src"},
-            capture_output=True, check=True, text=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(said) == 1
-
-
-def test_a_failed_seed_prints_a_command_that_shows_it_again(capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = first_found("scan", range(5))
-    assert outcome is not None
-    arguments = shlex.split(outcome.command)[3:]
-    assert main([*arguments, "--tail", "5"]) == 1
-    assert f"VIOLATION: {outcome.violation}" in capsys.readouterr().out
-    assert outcome.command in str(outcome)
-
-
-def test_a_good_seed_replays_quietly(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seed", "0", "--tail", "1"]) == 0
-    assert "no violation" in capsys.readouterr().out
-
-
-def test_many_seeds_are_summed_up_on_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "4", "--first", "10", "--off", "scan,fence", "--jobs", "2"]) == 1
-    assert "4 seeds, " in capsys.readouterr().out
-
-
-def test_a_rule_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--off", "gravity"])
-    assert "no such rule: gravity" in capsys.readouterr().err
+class TestSeeds(SeedTests):
+    bulk, flaw = BULK, "scan"
 
 
 @pytest.mark.timeout(300)

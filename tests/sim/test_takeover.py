@@ -6,15 +6,10 @@ More seeds: `.venv/bin/python -m millrace_sim.takeover --seeds 2000 --jobs 2`. A
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
-import sys
-
 import pytest
 
-from millrace_sim.takeover.flaws import FLAWS
-from millrace_sim.takeover.run import first_found, main, simulate
+from millrace_sim.takeover.run import BULK
+from support_bulk import SeedTests, is_found, violations
 
 SEEDS = 500
 CHUNK = 25  # seeds of one test, so that they spread over the cores
@@ -40,69 +35,29 @@ HARMLESS = {
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_V11_no_violation(first: int) -> None:
-    outcomes = [simulate(seed) for seed in range(first, first + CHUNK)]
-    assert not [str(outcome) for outcome in outcomes if outcome.violation]
+    assert not violations(BULK, range(first, first + CHUNK))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(SEEDS, 2_000, 100))
 def test_V11_no_violation_in_many_seeds(first: int) -> None:
-    outcomes = (simulate(seed) for seed in range(first, first + 100))
-    assert not [str(outcome) for outcome in outcomes if outcome.violation]
+    assert not violations(BULK, range(first, first + 100))
 
 
 @pytest.mark.parametrize("flaw", FOUND_WITHIN)
 def test_each_planted_flaw_is_found(flaw: str) -> None:
-    assert first_found(flaw, range(FOUND_WITHIN[flaw])), f"{flaw} was not found within {FOUND_WITHIN[flaw]} seeds"
+    assert is_found(BULK, flaw, FOUND_WITHIN[flaw]), f"{flaw} was not found within {FOUND_WITHIN[flaw]} seeds"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("flaw", FOUND_WITHIN_LONG)
 def test_each_rare_flaw_is_found(flaw: str) -> None:
-    assert first_found(flaw, range(FOUND_WITHIN_LONG[flaw])), f"{flaw} was not found"
+    assert is_found(BULK, flaw, FOUND_WITHIN_LONG[flaw]), f"{flaw} was not found"
 
 
 def test_every_flaw_has_its_place_in_these_tables() -> None:
-    assert {*FOUND_WITHIN, *FOUND_WITHIN_LONG, *HARMLESS} == FLAWS.keys()
+    assert {*FOUND_WITHIN, *FOUND_WITHIN_LONG, *HARMLESS} == set(BULK.flaws)
 
 
-def test_a_seed_is_a_run_in_every_process() -> None:
-    script = "from millrace_sim.takeover.run import simulate; print([simulate(s).crc for s in range(3)])"
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", script], env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": "src"},
-            capture_output=True, check=True, text=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(said) == 1
-
-
-def test_a_failed_seed_prints_a_command_that_shows_it_again(capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = first_found("scan", range(20))
-    assert outcome is not None
-    arguments = shlex.split(outcome.command)[3:]
-    assert main([*arguments, "--tail", "5"]) == 1
-    assert f"VIOLATION: {outcome.violation}" in capsys.readouterr().out
-    assert outcome.command in str(outcome)
-
-
-def test_a_good_seed_replays_quietly(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seed", "0", "--tail", "1"]) == 0
-    assert "no violation" in capsys.readouterr().out
-
-
-def test_many_seeds_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "4", "--from", "10", "--off", "scan,fence"]) == 1
-    assert "4 seeds, " in capsys.readouterr().out
-
-
-def test_the_table_says_which_rules_are_missed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--table", "--off", "scan,floor", "--seeds", "20"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2
-
-
-def test_a_rule_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--off", "gravity"])
-    assert "no such rule: gravity" in capsys.readouterr().err
+class TestSeeds(SeedTests):
+    bulk, flaw = BULK, "scan"

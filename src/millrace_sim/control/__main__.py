@@ -1,10 +1,10 @@
-"""`python -m millrace_sim.control --seeds N [--first S] [--jobs 2] [--off FLAW] [--table]`; `--seed N` replays one."""
+"""`python -m millrace_sim.control --seeds N [--first S] [--jobs N] [--off RULE] [--table]`; `--seed N` replays one."""
 
 from __future__ import annotations
 
 import sys
 
-from millrace_sim.control.run import main
+from millrace_sim.control.run import BULK
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BULK.main())

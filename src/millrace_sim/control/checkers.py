@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millrace_sim.control.data import Violation
+from millrace_sim.checkers import Violation
 
 if TYPE_CHECKING:
     from millrace.core.feeds.blockers import Blocker

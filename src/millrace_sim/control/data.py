@@ -21,14 +21,11 @@ from millrace.model.changefeeds import (
     SpansReplaced,
 )
 from millrace.model.spans import Span, SpanId, TableId, TablePartition
+from millrace_sim.checkers import Violation
 
 SOURCE = "shop"
 ROUND_RECORDS = 4
 Row = tuple[int, int | None]
-
-
-class Violation(Exception):
-    """A rule was broken; the first word names it."""
 
 
 class FeedData:

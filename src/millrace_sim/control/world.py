@@ -19,9 +19,11 @@ from millrace.errors import InvalidRequest, UserError
 from millrace.model.changefeeds import ChangefeedCreated, ChangefeedSpec, decode_coordinator, decode_feed, encode_record
 from millrace.model.feed_messages import FeedFailing
 from millrace.model.spans import CaptureId, TableId
+from millrace_sim.bulk import Measured
+from millrace_sim.checkers import Violation
 from millrace_sim.control import checkers
 from millrace_sim.control.capture import OFFICE, Capture
-from millrace_sim.control.data import FeedData, Violation
+from millrace_sim.control.data import FeedData
 from millrace_sim.control.faults import Faults
 from millrace_sim.control.store import Owner, Store
 
@@ -291,6 +293,10 @@ class World:
     def _check(self) -> None:
         checkers.check_waiting(self)
         self.after(CHECK_S, self._check)
+
+    def measured(self) -> Measured:
+        facts = f"{self.now:.1f} s, records {self.crc:08x}, {dict(self.count)}"
+        return Measured(self.count["messages"], self.crc, facts)
 
     def run(self) -> None:
         self.after(LSN_S, self._source)

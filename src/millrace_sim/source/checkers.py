@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from millrace.core.sources.reader import NO_FLAWS, P, fold_marks
 from millrace.model.progress import Mark
+from millrace_sim.checkers import Violation
 from millrace_sim.source.database import PARTS, TABLES, Transaction, decoded, partitions_of
-from millrace_sim.source.log import PROGRESS, Batch, Row, Violation
+from millrace_sim.source.log import PROGRESS, Batch, Row
 
 if TYPE_CHECKING:
     from millrace_sim.source.world import World

@@ -17,9 +17,10 @@ from millrace.errors import OutOfOrder
 from millrace.model.progress import Mark
 from millrace.model.sources import ChunkSpan
 from millrace.model.tables import Lsn, Oid
+from millrace_sim.checkers import Violation
 from millrace_sim.source.copier import keys_of
 from millrace_sim.source.database import PARTS, TABLES, Change, partition_of
-from millrace_sim.source.log import PROGRESS, Batch, Violation
+from millrace_sim.source.log import PROGRESS, Batch
 
 if TYPE_CHECKING:
     from millrace_sim.source.world import World

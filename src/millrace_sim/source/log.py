@@ -13,14 +13,11 @@ from millrace.core.sources.reader import P
 from millrace.errors import OutOfOrderSequence
 from millrace.model.progress import ProgressRecord
 from millrace.model.tables import Lsn, Place
+from millrace_sim.checkers import Violation
 from millrace_sim.source.database import Change
 
 WRITER = 7
 PROGRESS: P = (0, 0)
-
-
-class Violation(Exception):
-    """A promise is broken."""
 
 
 class Row(NamedTuple):

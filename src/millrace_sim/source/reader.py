@@ -16,8 +16,9 @@ from millrace.core.sources.reader import P, Reader, Tails
 from millrace.errors import InvalidProducerEpoch, OutOfOrderSequence, StaleToken
 from millrace.model.progress import ChunksAbandoned, HighMark, LowMark, Mark
 from millrace.model.sources import ChunkSpan
+from millrace_sim.checkers import Violation
 from millrace_sim.source.database import PARTS, SYSTEM_ID, TABLES, Slot, Transaction, decoded, partitions_of
-from millrace_sim.source.log import PROGRESS, Batch, Content, Row, Violation, Waiting
+from millrace_sim.source.log import PROGRESS, Batch, Content, Row, Waiting
 
 if TYPE_CHECKING:
     from millrace_sim.source.world import World

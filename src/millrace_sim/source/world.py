@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from millrace.core.sources.reader import P, fold_marks
 from millrace.model.progress import Mark
 from millrace.model.sources import ChunkSpan
 from millrace.model.tables import Lsn, Oid
+from millrace_sim.bulk import Measured
+from millrace_sim.checkers import Violation
 from millrace_sim.source import checkers
 from millrace_sim.source.copier import CopyTask
 from millrace_sim.source.database import PARTS, TABLES, Database, Message, Stored
 from millrace_sim.source.feed import Feed, State
-from millrace_sim.source.log import PROGRESS, Partition, Violation
+from millrace_sim.source.log import PROGRESS, Partition
 from millrace_sim.source.reader import HALVES, SourceReader
 from millrace_sim.source.store import Store
 
@@ -323,6 +326,12 @@ class World:
 
     def check_mark(self, mark: Mark) -> None:
         checkers.check_mark(self, mark)
+
+    def measured(self) -> Measured:
+        records = [partition.records for partition in self.log.values()]
+        steps = self.count.total()
+        return Measured(steps, zlib.crc32(repr(records).encode()),
+                        f"{steps} steps, generation {self.store.state.generation}")
 
     def run(self) -> None:
         for number in range(STEPS):

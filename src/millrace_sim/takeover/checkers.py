@@ -7,16 +7,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from millrace.model.positions import Point
+from millrace_sim.checkers import Violation
 from millrace_sim.takeover.log import Row
 
 if TYPE_CHECKING:
     from millrace_sim.takeover.world import World
 
 SIBLING = 7
-
-
-class Violation(Exception):
-    """A promise is broken."""
 
 
 def check_logs(world: World) -> None:

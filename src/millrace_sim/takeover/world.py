@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections import Counter, deque
 from collections.abc import Callable
 from uuid import UUID
@@ -16,8 +17,9 @@ from millrace.limits import WRITER_EPOCH_MAX
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, PositionKey, StoredPosition
 from millrace.model.writes import Targets, WritePlan, WriteResult
+from millrace_sim.bulk import Measured
+from millrace_sim.checkers import Violation
 from millrace_sim.takeover import checkers
-from millrace_sim.takeover.checkers import Violation
 from millrace_sim.takeover.dispatcher import Dispatcher
 from millrace_sim.takeover.faults import Faults
 from millrace_sim.takeover.log import Partition, PositionLog, Reply, Row
@@ -281,6 +283,11 @@ class World:
         """Targets that an idle dispatcher holds back."""
         floors = [(p, t, self.target_floor(p, t)) for p in self.source for t in self.partitions]
         return [f"{t} by {p} at {end}" for p, t, end in floors if end is None or end < self.partitions[t].hw]
+
+    def measured(self) -> Measured:
+        logs = [part.records for part in (*self.partitions.values(), self.positions)]
+        steps = self.count.total()
+        return Measured(steps, zlib.crc32(repr(logs).encode()), f"{steps} steps, {self.maintainer.epoch} epochs")
 
     def run(self) -> None:
         for _ in range(STEPS):
