@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from millrace.source.server.embedded import PostgresServer, Tls
+from support_cluster import wait_for
 from support_postgres import ask, database, run, server_of
 from support_source_world import PASSWORD, STREAMED, SourceWorld, make_plain_role
 from support_workload import DDL, Workload, create_tables
@@ -71,3 +72,34 @@ def make_certificate(home: str) -> tuple[str, str]:
                     "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate],
                    check=True, capture_output=True)
     return certificate, key
+
+
+def test_S1_a_slot_or_publication_that_the_source_has_not_made_is_left_alone(
+    world: SourceWorld, server: PostgresServer
+) -> None:
+    """Of another cluster, or of another program: whoever made it may need what is in it."""
+    with database(server) as name:
+        url = server.url(name)
+        run(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+        run(url, f"SELECT pg_create_logical_replication_slot('theirs_{name}', 'pgoutput')",
+            "CREATE PUBLICATION theirs", "COMMENT ON PUBLICATION theirs IS 'made by millrace for source shop'")
+        for options, said in (
+            (["--slot", f"theirs_{name}"], f"slot theirs_{name} is there already"),
+            (["--publication", "theirs"], "a source of another cluster has made it"),
+        ):
+            source = world.source(server, name, options=options, wait=False)
+            wait_for(lambda source=source: source.get()["state"] == "failed", "the refusal")
+            found = source.get()
+            assert said in found["why"]
+            assert "run: " in found["why"]
+            assert found["next_step"]
+            source.remove()
+        assert len(ask(url, f"SELECT 1 FROM pg_replication_slots WHERE slot_name = 'theirs_{name}'")) == 1
+        assert len(ask(url, "SELECT 1 FROM pg_publication WHERE pubname = 'theirs'")) == 1
+        run(url, f"SELECT pg_drop_replication_slot('theirs_{name}')")
+
+
+def test_S1_a_source_whose_url_leads_nowhere_is_removed_at_once(world: SourceWorld, server: PostgresServer) -> None:
+    source = world.source(server, "postgres", url="postgresql://nobody@127.0.0.1:1/none", wait=False)
+    wait_for(lambda: source.get()["why"], "the first failure")
+    source.remove()

@@ -21,6 +21,7 @@ from millrace.model.sources import ReaderPlaced, SourceSpec
 from millrace.ops.ports import Ports
 from millrace.source.database.connect import Database
 from millrace.source.database.setup import Setup
+from millrace.source.reading.office import SourceOffice
 from millrace.source.reading.reader import SourceReader
 from millrace.store.contract import Candidate, Store
 
@@ -38,9 +39,12 @@ def workshop(settings: CaptureSettings, incarnation: int, ports: Ports, store: S
             bootstrap=settings.bootstrap, spool_dir=settings.spool_dir, copy_parallel=settings.copy_processes)
 
     async def remove(spec: SourceSpec, placed: ReaderPlaced, force: bool) -> list[str]:
-        await store.grant(office(spec.name), me, placed.epoch)     # a reader that still runs somewhere writes no more
+        held = SourceOffice(store, spec.name, placed.epoch)
+        await held.open(me)                    # a reader that still runs somewhere writes no more
+        left: list[str] = []
         try:
-            left = await _remove_from_database(spec, placed.epoch)
+            if held.state.has_begun:           # else what stands there under its names is somebody else's
+                left = await _remove_from_database(spec, placed.epoch)
         except MillraceError as error:
             if not force:
                 raise

@@ -67,6 +67,14 @@ class SourceRecord(msgspec.Struct, frozen=True, tag_field="t"):
     """Base of the records of one source's office."""
 
 
+class NamesTaken(SourceRecord, frozen=True, tag="names_taken"):
+    """Nothing of ours stood under these names in the database when the source began: what does from here on is its
+    own, to be made anew and to be taken away [S1]."""
+
+    slot: str
+    publication: str
+
+
 class WriterTaken(SourceRecord, frozen=True, tag="writer"):
     """The writer id under which readers write; `first_epoch` is the reader epoch that is its writer epoch 0."""
 
@@ -175,9 +183,8 @@ class SourceTableState(SourceRecord, frozen=True, tag="table_state"):
 
 
 SourceRecords = (
-    WriterTaken | TableAdded | TableGone | TableLeaves | TablePublished | ProgressBase | GenerationRaised | CopyPlanned
-    | ChunkAttempted
-    | ChunkDone | SnapshotLost | SourceTableState
+    NamesTaken | WriterTaken | TableAdded | TableGone | TableLeaves | TablePublished | ProgressBase | GenerationRaised
+    | CopyPlanned | ChunkAttempted | ChunkDone | SnapshotLost | SourceTableState
 )
 
 _coordinator: msgspec.msgpack.Decoder[CoordinatorRecords] = msgspec.msgpack.Decoder(CoordinatorRecords)

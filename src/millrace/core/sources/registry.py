@@ -25,6 +25,7 @@ from millrace.model.sources import (
     CoordinatorRecords,
     CopyPlanned,
     GenerationRaised,
+    NamesTaken,
     ProgressBase,
     ReaderPlaced,
     SnapshotLost,
@@ -198,9 +199,17 @@ class SourceState:
     tables: dict[Oid, Table] = field(default_factory=dict)
     copies: Copies = field(default_factory=Copies)
     progress_base: int = 0
+    names: NamesTaken | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether slot and publication of its names are its own; before that they are somebody else's, if there."""
+        return self.names is not None or self.generation > 0
 
     def replay(self, record: SourceRecords) -> None:
         match record:
+            case NamesTaken():
+                self.names = record
             case WriterTaken():
                 self.writers.append(record)
             case TableAdded():

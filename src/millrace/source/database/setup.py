@@ -88,6 +88,23 @@ class Setup:
         self._whole = TableRules(spec.carry_whole)
         self._may_not_trigger = False
 
+    async def check_free(self) -> None:
+        """Before a source's first generation: a slot of its name, or a publication that millrace made, belongs to
+        somebody else, who may need what is in it."""
+        async with self._session("look for a slot of the same name") as connection:
+            slot = await slot_state(connection, self.slot)
+            publication = await find_publication(connection, self.publication)
+        if slot is not None:
+            raise SourceError(
+                f"replication slot {self.slot} is there already, and this source has not made it: another cluster or "
+                f"program may need it. Give the source another slot name; or, if nobody uses it any more, run: "
+                f"{texts.drop_slot(self.slot)}")
+        if publication is not None and publication.is_ours:
+            raise SourceError(
+                f"publication {self.publication} is there already, and a source of another cluster has made it. Give "
+                f"this source another publication name; or, if nobody uses it any more, run: "
+                f"DROP PUBLICATION {quoted(self.publication)};")
+
     # -- publication and triggers ------------------------------------------------------------------------------------
 
     async def ensure(self, *, fresh: bool = False) -> Prepared:

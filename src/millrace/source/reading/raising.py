@@ -1,7 +1,7 @@
 """A generation begins: new slot, exported snapshot, topics, copies of every table [S1, S4, S9].
 
-    publication ─▶ slot (consistent point C, snapshot) ─▶ office: generation, tables ─▶ topics ─▶ copies planned
-                ─▶ `progress`: schemas at C, copies ─▶ the first mark, full, at C - 1: it closes the raise
+    names taken ─▶ publication ─▶ slot (consistent point C, snapshot) ─▶ office: generation, tables ─▶ topics
+        ─▶ copies planned ─▶ `progress`: schemas at C, copies ─▶ the first mark, full, at C - 1: it closes the raise
 
 In: why history broke. Out: where the stream goes on, and the connection to stream on. Promise: whoever dies on the way
 leaves a generation without a mark, which the next reader raises again.
@@ -17,7 +17,7 @@ from millrace.core.decision import SourceDecision
 from millrace.core.sources.reader import Broken, P, Resume, ServerFacts, begin
 from millrace.core.sources.registry import SourceState
 from millrace.model.progress import ProgressRecord, SchemaVersion
-from millrace.model.sources import SourceRecords, SourceSpec, TablePublished
+from millrace.model.sources import NamesTaken, SourceRecords, SourceSpec, TablePublished
 from millrace.model.tables import Lsn, Oid, TableSchema
 from millrace.source.database.catalog import Table, tables_by_oid
 from millrace.source.database.connect import Connection, Database
@@ -51,6 +51,9 @@ async def raise_generation(
 ) -> Raised:
     """`log_ends` of partitions that are open already; those of new tables are added to it. `before`: the server as it
     was found; the slot's own connection must stay silent until its snapshot was taken over."""
+    if not office.state.has_begun:
+        await setup.check_free()
+        await office.record([NamesTaken(setup.slot, setup.publication)])
     prepared = await setup.ensure(fresh=True)
     await setup.drop_slot(epoch=office.epoch + 1)         # also an older connection of this very reader
     slot = await setup.create_slot()
