@@ -184,3 +184,9 @@ SINK_MESSAGE_BYTES_MAX = BATCH_BYTES_MAX  # what target topics take unless told 
 SINK_BATCH_BYTES = 512 * KIB       # a batch is closed at this size: its followers are asked for it at once
 SINK_BATCH_MESSAGES_MAX = 10_000   # ... or at this count: a consumer's poll handles a batch as a whole
 SINK_ENCODE_BYTES = 64 * MIB       # about what is encoded at once: arrays end at 2 GiB, escapes make six bytes of one
+
+# -- the mover of the Kafka sink -----------------------------------------------------------------------------------
+WORK_SENDING_S = 3.0               # of a work's deadline: the rest is for answers, else every full round ends unknown
+WORK_PENDING_BYTES_MAX = 16 * MIB  # encoded and not delivered, per work: reading waits
+WRITE_LOOK_S = 0.05                # how often a work looks at its time
+QUARANTINE_ROW_BYTES_MAX = 8 * MIB  # a larger row is not kept twice: below what a batch takes, its key beside it

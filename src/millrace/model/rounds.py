@@ -15,6 +15,7 @@ import msgspec
 from millrace.errors import Malformed, NewerFormat
 from millrace.limits import WORK_DEADLINE_S
 from millrace.model.spans import Dispatcher
+from millrace.model.tables import TableSchema
 from millrace.model.writes import WritePlan, WriteResult
 
 VERSION = 1
@@ -39,7 +40,8 @@ class TopicName(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskPlan(msgspec.Struct, frozen=True):
-    """What one task does. `mover`: who does it, as `module:name`, made with `setup` (pipeline.task)."""
+    """What one task does. `mover`: who does it, as `module:name`, made with `setup` (pipeline.task). `schemas`: every
+    version that rows of the works may have."""
 
     changefeed: str
     job: int
@@ -47,6 +49,7 @@ class TaskPlan(msgspec.Struct, frozen=True):
     setup: bytes
     topics: tuple[TopicName, ...]
     works: tuple[Work, ...]
+    schemas: tuple[TableSchema, ...] = ()
 
 
 class WorkResult(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ meet the log as a repeat. Pieces close up behind a replaced one only if none of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ class Send(NamedTuple):
 
     target: TopicPartition
     sequence: int
-    points: tuple[Point, ...]
+    points: Sequence[Point]
     poison: str
     number: int     # of the piece
     attempt: int
@@ -40,7 +40,7 @@ class State(Enum):
 class Item:
     __slots__ = ("attempt", "doubts", "number", "offset", "points", "poison", "sequence", "state", "target", "why")
 
-    def __init__(self, number: int, target: TopicPartition, points: tuple[Point, ...], poison: str) -> None:
+    def __init__(self, number: int, target: TopicPartition, points: Sequence[Point], poison: str) -> None:
         self.number, self.target, self.points, self.poison = number, target, points, poison
         self.state = State.WAITING
         self.sequence: int | None = None
@@ -64,10 +64,10 @@ class Pieces:
         self._by_number: dict[int, Item] = {}
         self._numbers = self._head = 0
 
-    def add(self, target: TopicPartition, points: tuple[Point, ...], poison: str = "") -> None:
+    def add(self, target: TopicPartition, points: Sequence[Point], poison: str = "") -> None:
         self.items.append(self._new(target, points, poison))
 
-    def _new(self, target: TopicPartition, points: tuple[Point, ...], poison: str) -> Item:
+    def _new(self, target: TopicPartition, points: Sequence[Point], poison: str) -> Item:
         self._numbers += 1
         item = self._by_number[self._numbers] = Item(self._numbers, target, points, poison)
         return item
@@ -116,7 +116,7 @@ class Pieces:
                 self.next[item.target] = item.sequence
                 item.sequence = None
 
-    def replace(self, item: Item, parts: Iterable[tuple[TopicPartition, tuple[Point, ...], str]]) -> None:
+    def replace(self, item: Item, parts: Iterable[tuple[TopicPartition, Sequence[Point], str]]) -> None:
         at = self.items.index(item)
         self.items[at : at + 1] = [self._new(*part) for part in parts]
         del self._by_number[item.number]

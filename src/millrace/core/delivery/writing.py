@@ -11,6 +11,7 @@ cannot be written is in the quarantine before anything later is sent; the result
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from millrace.core.delivery.pieces import Item, Pieces, Send, State
@@ -49,10 +50,11 @@ IN_DOUBT = (NotLeader, NotEnoughReplicasAfterAppend, RequestTimedOut, Unreachabl
 
 
 class Piece(NamedTuple):
-    """Rows that share one batch. `poison`: why its one row cannot be written, known before it is sent."""
+    """Rows that share one batch, message by message: a row with two messages stands there twice. `poison`: why its one
+    row cannot be written, known before it is sent."""
 
     target: TopicPartition
-    points: tuple[Point, ...]
+    points: Sequence[Point]
     poison: str = ""
 
 
@@ -174,12 +176,12 @@ class Writing:
                     self._finish("unknown", "behind a refused piece stands one in doubt")
                     return False
                 pieces.hand_back(i for i in pieces.undelivered() if i.target == item.target)
-            middle = len(item.points) // 2
+            middle = _middle(item.points)
             if middle:
                 halves = (item.points[:middle], item.points[middle:])
                 pieces.replace(item, [(item.target, points, "") for points in halves])
             else:
-                pieces.replace(item, [(self.plan.quarantine, item.points, item.why)])
+                pieces.replace(item, [(self.plan.quarantine, item.points[:1], item.why)])
         return True
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -210,6 +212,18 @@ class Writing:
             rows=sum(len(item.points) for item in done), quarantined=sum(bool(item.poison) for item in done),
             error=error,
         )
+
+
+def _middle(points: Sequence[Point]) -> int:
+    """Where to cut, messages of one row together; 0: it is one row."""
+    middle = len(points) // 2
+    while 0 < middle < len(points) and points[middle] == points[middle - 1]:
+        middle += 1
+    if middle == len(points):
+        middle = len(points) // 2
+        while middle and points[middle] == points[middle - 1]:
+            middle -= 1
+    return middle
 
 
 def _places(done: list[Item], to: Point) -> tuple[tuple[TargetEnd, ...], tuple[Delivered, ...]]:

@@ -27,6 +27,7 @@ from millrace.log.client.answers import Backoff, again, error_of, given_up
 from millrace.log.client.conn import Connections, parse_address
 from millrace.log.client.frames import Where
 from millrace.log.client.metadata import LANE, Metadata, TopicInfo
+from millrace.log.client.once import OnceWriter
 from millrace.log.client.reading import Fetched, Fetcher
 from millrace.log.client.sender import Sender
 from millrace.log.client.writer import Writer
@@ -207,6 +208,14 @@ class LogClient:
         self._sender.add(writer)
         return writer
 
+    def once(self, topic: str, partition: int) -> OnceWriter:
+        """Sends sealed batches, each once: for those who number and repeat themselves. Close it afterwards."""
+        if self._closed:
+            raise Unreachable("the client is closed")
+        writer = OnceWriter(self._sender, (topic, partition))
+        self._sender.add(writer)
+        return writer
+
     async def append(self, topic: str, partition: int, records: Sequence[Record]) -> int:
         """Once, under an id of this client's own. The offset of the first record."""
         where = (topic, partition)
@@ -237,14 +246,16 @@ class LogClient:
         return await self._persist(f"ends of {topic}/{partition}", attempt)
 
     async def fetch(
-        self, wanted: Mapping[Where, int], *, wait_s: float = 0.5, bytes_max: int = FETCH_BYTES
+        self, wanted: Mapping[Where, int], *, wait_s: float = 0.5, bytes_max: int = FETCH_BYTES,
+        writers: frozenset[int] | None = None,
     ) -> dict[Where, Fetched]:
-        """Waits up to `wait_s` for the first records. Partitions of which nothing was heard are left out.
+        """Waits up to `wait_s` for the first records. Partitions of which nothing was heard are left out. `writers`:
+        only what these have written.
 
         `bytes_max` is per broker; a single larger batch still comes. OffsetOutOfRange: below the log start or above
         the end."""
         async def attempt() -> dict[Where, Fetched]:
-            outcome = await self._fetcher.fetch(wanted, wait_s=wait_s, bytes_max=bytes_max)
+            outcome = await self._fetcher.fetch(wanted, wait_s=wait_s, bytes_max=bytes_max, writers=writers)
             found = {where: one for where, one in outcome.items() if isinstance(one, Fetched)}
             failures = [one for one in outcome.values() if isinstance(one, MillraceError)]
             for failure in failures:

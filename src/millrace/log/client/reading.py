@@ -2,7 +2,8 @@
 
 In: {(topic, partition): offset}. Out: what the first leaders with something to tell have; long polls at the others stay
 open and are taken up by the next call that asks the same. Promise: every batch is checked (CRC32C), control batches are
-left out and stepped over, records below the asked offset are cut off.
+left out and stepped over, records below the asked offset are cut off. Who asks for some writers only gets the records
+of their batches; all others are stepped over, whatever is in them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from millrace import limits
 from millrace.errors import CorruptBatch, MillraceError, Unreachable, UnsupportedForMessageFormat
 from millrace.log.client.answers import error_of
@@ -22,6 +25,7 @@ from millrace.log.client.metadata import Metadata
 from millrace.wire import records as batches
 from millrace.wire.records import Record, Stop
 
+_CODECS = {1: "gzip", 3: "lz4", 4: "zstd"}
 PARKED_S = 60.0                # longer than any poll and what is done between two of them
 
 
@@ -36,7 +40,8 @@ class Fetched:
 
 
 Outcome = dict[Where, Fetched | MillraceError]
-_Asked = tuple[Address, tuple[tuple[Where, int], ...]]
+Writers = frozenset[int] | None             # None: everybody
+_Asked = tuple[Address, tuple[tuple[Where, int], ...], Writers]
 
 
 class _Parked(NamedTuple):
@@ -50,7 +55,9 @@ class Fetcher:
         self._parked: dict[_Asked, _Parked] = {}
         self._busy: set[tuple[Address, str]] = set()
 
-    async def fetch(self, wanted: Mapping[Where, int], *, wait_s: float, bytes_max: int) -> Outcome:
+    async def fetch(
+        self, wanted: Mapping[Where, int], *, wait_s: float, bytes_max: int, writers: Writers = None
+    ) -> Outcome:
         """One round: returns when one leader had records or an error, or all have answered. Leaders that said nothing
         yet are left out."""
         groups: dict[Address, dict[Where, int]] = {}
@@ -59,10 +66,10 @@ class Fetcher:
             groups.setdefault(address, {})[where] = offset
         tasks: dict[asyncio.Task[Outcome], _Asked] = {}
         for address, offsets in groups.items():
-            asked = (address, tuple(sorted(offsets.items())))
+            asked = (address, tuple(sorted(offsets.items())), writers)
             parked = self._parked.pop(asked, None)
             task = parked.poll if parked else asyncio.get_running_loop().create_task(
-                self._ask(address, offsets, wait_s=wait_s, bytes_max=bytes_max)
+                self._ask(address, offsets, wait_s=wait_s, bytes_max=bytes_max, writers=writers)
             )
             tasks[task] = asked
         try:
@@ -103,7 +110,9 @@ class Fetcher:
         while len(self._parked) > limits.CLIENT_PARKED_MAX:
             self._parked.pop(next(iter(self._parked))).poll.cancel()
 
-    async def _ask(self, address: Address, offsets: dict[Where, int], *, wait_s: float, bytes_max: int) -> Outcome:
+    async def _ask(
+        self, address: Address, offsets: dict[Where, int], *, wait_s: float, bytes_max: int, writers: Writers
+    ) -> Outcome:
         """Never raises: a failure is the outcome of each partition."""
         lane = self._lane(address)
         self._busy.add((address, lane))
@@ -118,7 +127,7 @@ class Fetcher:
             failure, told = parse_fetched(frame)
             if failure:
                 return dict.fromkeys(offsets, error_of(failure))
-            return {where: _read(told.get(where), where, offset) for where, offset in offsets.items()}
+            return {where: _read(told.get(where), where, offset, writers) for where, offset in offsets.items()}
 
         try:
             conn = await self._connections.get(address, lane)
@@ -139,19 +148,19 @@ class Fetcher:
         return next(lane for n in count() if (address, lane := f"fetch-{n}") not in self._busy)
 
 
-def _read(told: Answered | None, where: Where, offset: int) -> Fetched | MillraceError:
+def _read(told: Answered | None, where: Where, offset: int, writers: Writers) -> Fetched | MillraceError:
     if told is None:
         return Unreachable(f"{where[0]}/{where[1]}: missing in the answer")
     if told.error:
         return error_of(told.error, f"{where[0]}/{where[1]} at {offset}: error {told.error}")
     try:
-        records, next_offset = read_batches(told.records, offset)
+        records, next_offset = read_batches(told.records, offset, writers)
     except MillraceError as error:
         return error
     return Fetched(records, next_offset, told.hw, told.log_start)
 
 
-def read_batches(data: memoryview, offset: int) -> tuple[list[Record], int]:
+def read_batches(data: memoryview, offset: int, writers: Writers = None) -> tuple[list[Record], int]:
     """Records from `offset` on, and where to go on. A batch that is not all there is left for the next call."""
     scan = batches.scan(data)
     if scan.stop is Stop.CORRUPT:
@@ -160,10 +169,18 @@ def read_batches(data: memoryview, offset: int) -> tuple[list[Record], int]:
     for header in scan.headers:
         if header.next_offset <= offset:
             continue
-        if not header.is_control:
-            if header.compression:
-                raise UnsupportedForMessageFormat("compressed batches are not read by this client")
-            records = batches.records_of(data, header)
+        if not header.is_control and (writers is None or header.producer_id in writers):
+            records = batches.records_of(data, header, decompress=_decompressed)
             found += records if header.base_offset >= offset else [r for r in records if r.offset >= offset]
         offset = header.next_offset
     return found, offset
+
+
+def _decompressed(codec: int, body: bytes) -> bytes:
+    name = _CODECS.get(codec)
+    if name is None:
+        raise UnsupportedForMessageFormat(f"batches compressed by codec {codec} are not read by this client")
+    try:
+        return bytes(pa.input_stream(pa.BufferReader(body), compression=name).read())
+    except OSError as error:
+        raise CorruptBatch(f"{name}: {error}") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from millrace import limits
 from millrace.errors import LeaderNotAvailable, MillraceError, Unreachable
@@ -18,15 +18,41 @@ from millrace.log.client.conn import Address, Connection, Connections
 from millrace.log.client.frames import Chunk, Where, parse_produced, produce_request
 from millrace.log.client.inflight import Batch
 from millrace.log.client.metadata import Metadata
-from millrace.log.client.writer import Writer
 from millrace.wire.kafka.hot import Produced
 
 LANE = "write"
 ANSWER_S = limits.CLIENT_PRODUCE_S + limits.CLIENT_CALL_S
 
 
+class Outgoing(Protocol):
+    """A writer, as far as sending needs it."""
+
+    where: Where
+    error: MillraceError | None
+
+    @property
+    def is_idle(self) -> bool: ...
+    def take(self, route: object) -> Batch | None: ...
+    def answered(self, batch: Batch, attempt: int, told: Produced | MillraceError) -> None: ...
+    def delayed(self, error: MillraceError) -> None: ...
+    def back_off_over(self) -> None: ...
+    def leave(self, route: object) -> None: ...
+    def routes(self) -> list[object]: ...
+    def tick(self, now: float) -> None: ...
+    def fail(self, error: MillraceError) -> None: ...
+
+
+class Home(Protocol):
+    """What a writer asks of the client it belongs to."""
+
+    def kick(self, writer: Outgoing) -> None: ...
+    def kick_later(self, writer: Outgoing, delay_s: float) -> None: ...
+    def doubt(self) -> None: ...
+    def ended(self, writer: Outgoing) -> None: ...
+
+
 class _Sent(NamedTuple):
-    writer: Writer
+    writer: Outgoing
     batch: Batch
     attempt: int
 
@@ -34,17 +60,17 @@ class _Sent(NamedTuple):
 class Outlet:
     """What goes to one broker."""
 
-    def __init__(self, address: Address, connections: Connections, kick: Callable[[Writer], None]) -> None:
+    def __init__(self, address: Address, connections: Connections, kick: Callable[[Outgoing], None]) -> None:
         self.address = address
         self.conn: Connection | None = None
         self.flight_bytes = 0
         self._connections, self._kick = connections, kick
-        self._ready: dict[Writer, None] = {}
+        self._ready: dict[Outgoing, None] = {}
         self._scheduled = False
         self._dialling: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
-    def add(self, writer: Writer) -> None:
+    def add(self, writer: Outgoing) -> None:
         self._ready[writer] = None
         if not self._scheduled:
             self._scheduled = True
@@ -130,17 +156,17 @@ class Sender:
 
     def __init__(self, metadata: Metadata, connections: Connections) -> None:
         self._metadata, self._connections = metadata, connections
-        self._writers: dict[Writer, None] = {}
+        self._writers: dict[Outgoing, None] = {}
         self._outlets: dict[Address, Outlet] = {}
         self._asked_at = 0.0
 
-    def add(self, writer: Writer) -> None:
+    def add(self, writer: Outgoing) -> None:
         self._writers[writer] = None
         self._metadata.use(writer.where[0])
 
     # -- what writers call -----------------------------------------------------------------------------------------
 
-    def kick(self, writer: Writer) -> None:
+    def kick(self, writer: Outgoing) -> None:
         if writer.error is not None or writer.is_idle:
             return
         address = self._metadata.leader(*writer.where)
@@ -149,17 +175,17 @@ class Sender:
             return
         self._outlet(address).add(writer)
 
-    def kick_later(self, writer: Writer, delay_s: float) -> None:
+    def kick_later(self, writer: Outgoing, delay_s: float) -> None:
         asyncio.get_running_loop().call_later(delay_s, self._kick_again, writer)
 
-    def _kick_again(self, writer: Writer) -> None:
+    def _kick_again(self, writer: Outgoing) -> None:
         writer.back_off_over()
         self.kick(writer)
 
     def doubt(self) -> None:
         self._metadata.doubt()
 
-    def ended(self, writer: Writer) -> None:
+    def ended(self, writer: Outgoing) -> None:
         self._writers.pop(writer, None)
 
     # -- what the client calls -------------------------------------------------------------------------------------
@@ -205,7 +231,7 @@ class Sender:
             found = self._outlets[address] = Outlet(address, self._connections, self.kick)
         return found
 
-    def _leave_others(self, writer: Writer, leader: Address) -> None:
+    def _leave_others(self, writer: Outgoing, leader: Address) -> None:
         for route in writer.routes():
             assert isinstance(route, Connection)
             if route.address != leader:

@@ -13,27 +13,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from millrace import limits
 from millrace.errors import InvalidRequest, MessageTooLarge, MillraceError, TimedOut
 from millrace.log.client.answers import Backoff, again, error_of, given_up
 from millrace.log.client.frames import BuiltBatch, Where, build_batch, size_of
 from millrace.log.client.inflight import Batch, Inflight
+from millrace.log.client.sender import Home
 from millrace.ops.ports import Random
 from millrace.wire.kafka.hot import Produced
 from millrace.wire.records import HEADER_BYTES, Record
 
 RECORDS_PER_BATCH_MAX = 100_000    # a batch of tiny records stays a matter of milliseconds
-
-
-class Home(Protocol):
-    """What a writer asks of the client it belongs to."""
-
-    def kick(self, writer: Writer) -> None: ...
-    def kick_later(self, writer: Writer, delay_s: float) -> None: ...
-    def doubt(self) -> None: ...
-    def ended(self, writer: Writer) -> None: ...
 
 
 class _Append(NamedTuple):

@@ -112,9 +112,10 @@ class Encoder:
     def _told(self, refused: list[Refused], rows: Rows) -> list[Refused]:
         """Each row once, with its key; one by one, since a key may be what cannot be written."""
         once = {one.place: one for one in reversed(refused)}
-        return [one._replace(key=self._key_of(rows, place)) for place, one in sorted(once.items())]
+        return [one._replace(key=self.key_of(rows, place)) for place, one in sorted(once.items())]
 
-    def _key_of(self, rows: Rows, place: int) -> bytes | None:
+    def key_of(self, rows: Rows, place: int) -> bytes | None:
+        """None: it has none, or none that can be written."""
         if not self.table.keys:
             return None
         one = Images(rows.batch.slice(place, 1), self.table, self._form.style)

@@ -78,6 +78,11 @@ def _name(name: str) -> bytes:
     return varint(len(name)) + name.encode()
 
 
+def value_of(provenance: Provenance, point: Point) -> bytes:
+    """Of one message, for those that are written one by one."""
+    return _WHOLE.pack(VERSION, *provenance, *point)
+
+
 def written(found: Iterable[tuple[str, bytes | None]]) -> Written | None:
     """Of one message's headers; None where they are not ours."""
     for name, value in found:

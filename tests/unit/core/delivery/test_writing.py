@@ -201,6 +201,22 @@ def test_P9_a_batch_that_is_too_large_is_halved_until_the_row_is_found() -> None
     assert shown(w.sends(0.0)) == [(T0, 1, (1,)), (T0, 2, (2,))]
 
 
+def test_P9_messages_of_one_row_are_not_separated() -> None:
+    w = writing(Piece(T0, rows(0, 1, 1, 2)))
+    w.answered(w.sends(0.0)[0], MessageTooLarge("x"))
+    halves = w.sends(0.0)
+    assert shown(halves) == [(T0, 0, (0, 1, 1)), (T0, 3, (2,))]
+    w.answered(halves[1], 3)
+    w.answered(halves[0], MessageTooLarge("x"))
+    assert w.sends(0.0) == []
+    assert w.result is not None
+    assert w.result.outcome == "unknown", "what stands behind the gap cannot be moved up"
+    w = writing(Piece(T0, rows(1, 1)))
+    w.answered(w.sends(0.0)[0], MessageTooLarge("x"))
+    (alone,) = w.sends(0.0)
+    assert (alone.target, alone.points) == (Q, rows(1)), "a row and its tombstone are one row in the quarantine"
+
+
 def test_P9_a_quarantine_in_doubt_is_asked_again_with_its_sequence() -> None:
     w = writing(Piece(T0, rows(0), "poison"), Piece(T0, rows(1)))
     w.answered(w.sends(0.0)[0], TimedOut("x"))

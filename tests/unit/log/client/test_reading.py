@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
 from millrace.errors import CorruptBatch, UnsupportedForMessageFormat
@@ -42,7 +44,20 @@ def test_L10_damage_is_not_served() -> None:
         read_batches(memoryview(LOG[:-1] + b"?"), 0)
 
 
-def test_compression_is_refused_by_name() -> None:
-    data = build_batch([Record(b"1", timestamp_ms=1)], attributes=1, compress=gzip.compress)
-    with pytest.raises(UnsupportedForMessageFormat, match="compressed"):
+@pytest.mark.parametrize(("codec", "compress"), [
+    (1, gzip.compress), (3, lambda body: pa.Codec("lz4").compress(body, asbytes=True)),
+    (4, lambda body: pa.Codec("zstd").compress(body, asbytes=True)),
+])
+def test_compressed_batches_are_read(codec: int, compress: Callable[[bytes], bytes]) -> None:
+    data = build_batch([Record(b"1" * 50, timestamp_ms=1)], attributes=codec, compress=compress)
+    assert [r.value for r in read_batches(memoryview(data), 0)[0]] == [b"1" * 50]
+    broken = build_batch([Record(b"1", timestamp_ms=1)], attributes=codec, compress=lambda body: b"no such thing")
+    with pytest.raises(CorruptBatch):
+        read_batches(memoryview(broken), 0)
+
+
+def test_a_codec_that_nobody_has_here_is_refused_by_name() -> None:
+    data = build_batch([Record(b"1", timestamp_ms=1)], attributes=2, compress=lambda body: body)
+    with pytest.raises(UnsupportedForMessageFormat, match="codec 2"):
         read_batches(memoryview(data), 0)
+    assert read_batches(memoryview(data), 0, writers=frozenset({7})) == ([], 1), "another's batch is stepped over"

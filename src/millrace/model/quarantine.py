@@ -1,0 +1,47 @@
+"""Rows that could not be written: what the quarantine keeps of each [P9].
+
+A record of a quarantine topic: key: the row's own, if it has one that can be written; value: this, msgpack behind one
+byte of version; header `millrace`: where the row stands in its source topic, as every message of the changefeed has it.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from millrace.errors import Malformed, NewerFormat
+from millrace.model.tables import Lsn
+
+VERSION = 1
+
+
+class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
+    """`change`: the row as the log has it (an Arrow IPC message of one row), None if it is too large to be kept twice:
+    then the source topic is its only home."""
+
+    table: str
+    schema_id: UUID
+    before: bool                   # whether `change` has before images
+    commit_lsn: Lsn
+    seq: int
+    reason: str
+    change: bytes | None = None
+
+
+_decoder: msgspec.msgpack.Decoder[Quarantined] = msgspec.msgpack.Decoder(Quarantined)
+
+
+def encode_quarantined(row: Quarantined) -> bytes:
+    return bytes([VERSION]) + msgspec.msgpack.encode(row)
+
+
+def decode_quarantined(data: bytes) -> Quarantined:
+    if not data:
+        raise Malformed("quarantined row without version")
+    if data[0] > VERSION:
+        raise NewerFormat(f"quarantined row of version {data[0]}, this is version {VERSION}")
+    try:
+        return _decoder.decode(data[1:])
+    except msgspec.MsgspecError as error:
+        raise Malformed(f"quarantined row: {error}") from error

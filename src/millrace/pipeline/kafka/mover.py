@@ -1,0 +1,85 @@
+"""The mover of the Kafka sink on our own log: what a task does with each Work [P2, P5, K1-K5].
+
+A mover lives as long as its worker process: one client of the log for all movers of a cluster, since a new schema or a
+changed sink makes a new mover. Claims are made where the positions are kept, one request for a whole task.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+from uuid import UUID
+
+from millrace import limits
+from millrace.errors import UnknownTopicId
+from millrace.log.client import LogClient
+from millrace.model.positions import Claim, PositionKey
+from millrace.model.rounds import TaskPlan, Work, WorkResult
+from millrace.model.tables import TableSchema
+from millrace.pipeline.kafka.pieces import Maker
+from millrace.pipeline.kafka.reading import Range
+from millrace.pipeline.kafka.setup import Setup
+from millrace.pipeline.kafka.writing import Flow, Job
+from millrace.sink.kafka.choice import format_of, target_of
+from millrace.sink.kafka.encode import Encoder
+from millrace.sink.kafka.formats import Origin
+from millrace.sink.kafka.headers import Provenance
+from millrace.sink.uri import parse_sink
+
+
+class Positions(Protocol):
+    """Where positions and claims are kept [P3]."""
+
+    async def claim(self, claims: Sequence[tuple[PositionKey, Claim]]) -> Collection[int]:
+        """By one request; indexes of those that were granted."""
+
+
+class KafkaMover:
+    def __init__(self, setup: Setup, client: LogClient, positions: Positions) -> None:
+        self._setup, self._client, self._positions = setup, client, positions
+        self._sink = parse_sink(setup.sink)
+        self._origin = Origin(setup.source, setup.database)
+        self._executions: dict[tuple[PositionKey, int], int] = {}     # of the task under way
+
+    async def claim(self, plan: TaskPlan) -> Collection[int]:
+        self._executions = {(work.plan.key, work.plan.round): secrets.randbits(62) for work in plan.works}
+        return await self._positions.claim([(work.plan.key, self._claim_of(work)) for work in plan.works])
+
+    def _claim_of(self, work: Work) -> Claim:
+        return Claim(work.plan.epoch, *work.plan.from_, work.plan.round, self._execution(work))
+
+    def _execution(self, work: Work) -> int:
+        return self._executions[work.plan.key, work.plan.round]
+
+    async def move(self, plan: TaskPlan, work: Work) -> WorkResult:
+        began = time.monotonic()
+        names = {topic.topic_id: topic.name for topic in plan.topics}
+        source = Range(names[work.plan.key.topic_id], work.plan.key.partition, work.plan.from_, work.plan.to,
+                       work.plan.skip)
+        job = Job(
+            work.plan, source, names, {schema.id: schema for schema in plan.schemas},
+            partial(self._maker, work, names, time.time_ns() // 1000), self._execution(work),
+            min(limits.WORK_SENDING_S, work.deadline_s * limits.WORK_SENDING_S / limits.WORK_DEADLINE_S),
+            work.deadline_s,
+        )
+        flow = Flow(self._client, job)
+        result = await flow.run()
+        took_ms = int((time.monotonic() - began) * 1000)
+        return WorkResult(work.dispatcher, result, read_bytes=flow.read_bytes, took_ms=took_ms)
+
+    def _maker(self, work: Work, names: Mapping[UUID, str], now_us: int, table: TableSchema) -> tuple[Maker, UUID]:
+        """A renamed table has another topic; the plan names all that this epoch has fenced [V11]."""
+        topic = self._sink.topic.topic(self._setup.source, table.schema, table.name)
+        partitions = [target for target in work.plan.partitions if names.get(target.topic_id) == topic]
+        if not partitions:
+            raise UnknownTopicId(f"{topic} of {table.full_name} is not among the targets of this round")
+        encoder = Encoder(table, format_of(self._sink, self._origin, table), target_of(self._sink, len(partitions)))
+        plan = work.plan
+        provenance = Provenance(plan.key.topic_id.bytes, plan.key.partition, plan.writer_id, plan.epoch)
+        return Maker(encoder, provenance, now_us), partitions[0].topic_id
+
+    async def close(self) -> None:
+        """The client is its worker's, not this mover's."""

@@ -1,0 +1,161 @@
+"""A source topic, a target and a quarantine on real brokers, the mover between them, and what came out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+import support_json as judge
+from millrace.core.delivery.positions import Commit, Positions
+from millrace.errors import MillraceError
+from millrace.log.client import LogClient
+from millrace.model.ids import TopicPartition
+from millrace.model.positions import Claim, Point, PositionKey, target_ends
+from millrace.model.rounds import TaskPlan, TopicName, Work, WorkResult, unknown
+from millrace.model.spans import Dispatcher
+from millrace.model.tables import Column, TableSchema
+from millrace.model.writes import NextSequence, WritePlan, WriteResult
+from millrace.pipeline.kafka.mover import KafkaMover
+from millrace.pipeline.kafka.setup import Setup
+from millrace.sink.kafka.headers import written
+from millrace.wire.changes import HEADER_KEY, BatchHeader, BatchKind, cut_parts, encode_header, encode_rows
+from millrace.wire.records import Record
+
+TABLE = TableSchema(16400, "public", "t", "d", (Column("id", 20, -1, True), Column("x", 25)))
+SOURCE, TARGET, QUARANTINE = "__millrace.shop.16400", "shop.public.t", "__millrace.quarantine.orders"
+WRITER = 7001
+
+
+def insert(n: int, text: str = "") -> judge.Row:
+    return judge.Row(0, [judge.Cell(n), judge.Cell(text or f"text {n}")], None, lsn=n, commit_lsn=n, xid=1, seq=0)
+
+
+def delete(n: int) -> judge.Row:
+    return judge.Row(2, [], [judge.Cell(n), judge.NULL], lsn=n, commit_lsn=n, xid=1, seq=0)
+
+
+@dataclass
+class Home:
+    """The machine that keeps positions, without a log under it."""
+
+    machine: Positions = field(default_factory=Positions)
+    records: int = 0
+
+    def stored(self, key: PositionKey, record: Any) -> None:
+        if record is not None:
+            self.machine.replay(self.records, key, record)
+            self.records += 1
+
+    async def claim(self, claims: Sequence[tuple[PositionKey, Claim]]) -> Collection[int]:
+        granted = []
+        for number, (key, claim) in enumerate(claims):
+            try:
+                self.stored(key, self.machine.claim(key, claim).record)
+                granted.append(number)
+            except MillraceError:
+                continue
+        return granted
+
+
+class Message:
+    def __init__(self, record: Record) -> None:
+        told = written(record.headers)
+        assert told is not None
+        self.record, self.told = record, told
+
+    @property
+    def point(self) -> Point:
+        return self.told.point
+
+
+@dataclass
+class Route:
+    """One source partition to one target topic."""
+
+    client: LogClient
+    sink: str = "kafka:?format=json&tombstones=true"
+    home: Home = field(default_factory=Home)
+    epoch: int = 3
+    round: int = 0
+    sequences: tuple[NextSequence, ...] = ()
+
+    async def make(self, partitions: int = 2, *, replication_factor: int = 1, **configs: str) -> None:
+        for name, count, more in ((SOURCE, 1, {}), (TARGET, partitions, configs), (QUARANTINE, 1, {})):
+            await self.client.create_topic(name, partitions=count, configs=more, replication_factor=replication_factor)
+        self.ids: dict[str, UUID] = {name: (await self.client.topic(name)).id for name in (SOURCE, TARGET, QUARANTINE)}
+        self.targets = tuple(TopicPartition(self.ids[TARGET], n) for n in range(partitions))
+        self.quarantine = TopicPartition(self.ids[QUARANTINE], 0)
+        self.key = PositionKey("orders", self.ids[SOURCE], 0)
+        self.home.stored(self.key, self.home.machine.create(
+            self.key, epoch=self.epoch, at=Point(0, 0), resolved=0, writer_id=WRITER).record)
+        for name, count in ((TARGET, partitions), (QUARANTINE, 1)):
+            for partition in range(count):
+                await self.client.fence(name, partition, writer_id=WRITER, epoch=0)
+
+    async def source(self, rows: list[judge.Row], *, part_bytes: int = 1 << 30) -> int:
+        """One record (or its parts); where the next one will stand."""
+        batch = judge.batch_of(TABLE, rows)
+        value = encode_rows(batch)
+        parts = cut_parts(value, part_bytes)
+        header = BatchHeader(
+            kind=BatchKind.ROWS, schema_id=TABLE.id.bytes, generation=1, epoch=1, first_lsn=1, first_seq=0,
+            last_lsn=1, last_seq=0, rows=len(rows), before=any(row.before is not None for row in rows),
+            parts=len(parts))
+        records = [Record(part, None, ((HEADER_KEY, encode_header(msgspec.structs.replace(header, part=n))),))
+                   for n, part in enumerate(parts)]
+        return await self.client.append(SOURCE, 0, records) + len(records)
+
+    def plan(self, from_: Point, to: Point, **more: Any) -> TaskPlan:
+        self.round += 1
+        plan = WritePlan(
+            self.key, self.epoch, self.round, WRITER, 0, from_, to, 0, self.targets, self.quarantine,
+            sequences=self.sequences, **{name: value for name, value in more.items() if name == "skip"})
+        work = Work(Dispatcher(1, self.epoch), plan, deadline_s=more.get("deadline_s", 20.0))
+        return TaskPlan("orders", self.round, "", b"", tuple(TopicName(one, name) for name, one in self.ids.items()),
+                        (work,), (TABLE,))
+
+    def mover(self) -> KafkaMover:
+        return KafkaMover(Setup(bootstrap=(), sink=self.sink, source="shop", database="db"), self.client, self.home)
+
+    async def move(self, from_: Point, to: Point, **more: Any) -> WriteResult:
+        """A whole round: claim and move."""
+        return (await self.moved(self.mover(), self.plan(from_, to, **more))).result
+
+    async def moved(self, mover: KafkaMover, plan: TaskPlan) -> WorkResult:
+        assert list(await mover.claim(plan)) == [0]
+        found = await mover.move(plan, plan.works[0])
+        if found.result.outcome != "unknown":
+            self.sequences = found.result.sequences
+            stored = self.home.machine.by_key[self.key].position.ends_by_target
+            ends = stored | {TopicPartition(e.topic_id, e.partition): e.offset for e in found.result.written}
+            commit = Commit(self.epoch, plan.works[0].plan.from_, found.result.to, target_ends(ends), 0)
+            self.home.stored(self.key, self.home.machine.commit(self.key, commit).record)
+        return found
+
+    async def executed(self, task: TaskPlan, work: Work) -> WorkResult:
+        """As a task does it: claim, then move; who gets no claim, or fails, knows nothing."""
+        mover, task = self.mover(), msgspec.structs.replace(task, works=(work,))
+        try:
+            if not await mover.claim(task):
+                return unknown(work, "not claimed", unclaimed=True)
+            return await mover.move(task, work)
+        except MillraceError as error:
+            return unknown(work, str(error))
+
+    async def messages(self, topic: str = TARGET) -> list[Message]:
+        found: list[Message] = []
+        for partition in range(len((await self.client.topic(topic)).partitions)):
+            start, end = await self.client.ends(topic, partition)
+            while start < end:
+                page = (await self.client.fetch({(topic, partition): start}))[topic, partition]
+                found += [Message(record) for record in page.records]
+                start = page.next_offset
+        return found
+
+
+def points(messages: list[Message]) -> list[Point]:
+    return sorted(message.point for message in messages)
