@@ -41,7 +41,7 @@ class Api:
                 continue
             if 200 <= status < 300:
                 return answer
-            last, answered = _said(status, answer), True
+            last, answered = said(status, answer), True
             if status not in (502, 503, 421):
                 raise CommandFailed(last, BY_HTTP_STATUS.get(status, FAILED))
         if answered:
@@ -75,9 +75,10 @@ def path_to(collection: str, name: str) -> str:
     return f"/api/v2/{collection}/{quote(name, safe='')}"
 
 
-def _said(status: int, answer: Any) -> str:
-    said = answer.get("error_msg", answer) if isinstance(answer, dict) else answer
-    return str(said or f"HTTP status {status}")
+def said(status: int, answer: Any) -> str:
+    """Why an answer is a refusal."""
+    why = answer.get("error_msg", answer) if isinstance(answer, dict) else answer
+    return str(why or f"HTTP status {status}")
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from millrace.cli.client import request
+from millrace.cli.client import request, said
 from millrace.cli.exits import FAILED, NOT_FOUND, TIMED_OUT, USAGE, CommandFailed, code_of
 from millrace.cli.layout import Layout
 from millrace.cli.output import console, table_of
@@ -310,10 +310,12 @@ def _capture_child(plan: Plan, n: int) -> ChildSpec:
 
 def _child(plan: Plan, kind: str, n: int, http: tuple[str, int], overrides: dict[str, str],
            about: dict[str, Any]) -> ChildSpec:
-    async def is_ready() -> bool:
-        with contextlib.suppress(OSError):
-            return (await asyncio.to_thread(request, *http, "GET", "/readyz", timeout_s=2))[0] == 200
-        return False
+    async def not_ready() -> str:
+        try:
+            status, answer = await asyncio.to_thread(request, *http, "GET", "/readyz", timeout_s=2)
+        except OSError as error:
+            return f"{http[0]}:{http[1]}: {error}"
+        return "" if status == 200 else said(status, answer)
 
     return ChildSpec(
         name=f"{kind}-{n}",
@@ -321,7 +323,7 @@ def _child(plan: Plan, kind: str, n: int, http: tuple[str, int], overrides: dict
                  os.path.abspath(plan.layout.config)),
         environ={**os.environ, **overrides},
         stderr_path=os.path.join(plan.layout.logs, f"{kind}-{n}.stderr"),
-        is_ready=is_ready,
+        not_ready=not_ready,
         about={"kind": kind, "id": n, "http": f"{http[0]}:{http[1]}", **about},
     )
 

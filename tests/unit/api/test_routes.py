@@ -112,6 +112,8 @@ def test_A4_health_says_why_a_broker_is_not_ready(tmp_path: Path) -> None:
         assert "no lease" in problem(await client.get("/readyz"), 503, "not_ready")["detail"]
         member.fenced = True
         assert "not yet a member" in problem(await client.get("/readyz"), 503, "not_ready")["detail"]
+        brokers.running[0].client.trouble = "etcd: refused"
+        assert "etcd: refused" in problem(await client.get("/readyz"), 503, "not_ready")["detail"]
         assert (await client.get("/livez")).status_code == 200
 
     run(tmp_path, body)

@@ -23,6 +23,14 @@ from millrace.cli.up import FIRST_START, last_start
 SUPERVISOR = {"pid": 1, "start_time": 0}
 
 
+def run_to_exit(arguments: list[str]) -> int:
+    """Commands that show a result end by SystemExit where that is no error of theirs."""
+    try:
+        return run(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
 @pytest.mark.parametrize(("error", "code"), [
     (errors.ConfigError("x"), 2), (errors.InvalidTopicName("x"), 2), (errors.UnknownTopicOrPartition("x"), 3),
     (errors.TopicExists("x"), 4), (errors.Unreachable("x"), 6), (errors.TimedOut("x"), 7),
@@ -56,6 +64,18 @@ def test_A2_wrong_use_is_one_line_and_code_2(arguments: list[str], capsys: pytes
 def test_help_is_there(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 0
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("url", "code", "says"), [
+    ("postgresql://u@127.0.0.1:1/db", exits.UNREACHABLE, "refused"),
+    ("${env:MILLRACE_TEST_UNSET}", exits.USAGE, "${env:MILLRACE_TEST_UNSET}: the environment variable is not set"),
+])
+def test_A2_doctor_tells_an_ill_database_from_one_it_could_not_ask(
+    capsys: pytest.CaptureFixture[str], url: str, code: int, says: str
+) -> None:
+    assert run_to_exit(["doctor", url]) == code
+    out, err = capsys.readouterr()
+    assert says in out + err
 
 
 def test_json_is_the_body_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
