@@ -177,9 +177,6 @@ class SimNet:
     def forget(self, transport: SimTransport) -> None:
         self._transports.pop(transport.number, None)
 
-    def open_connections(self, host_name: str) -> list[SimTransport]:
-        return [t for t in self._transports.values() if t.host_name == host_name and not t.is_closing()]
-
     def _own_name(self, host: str | None) -> str:
         process = PROCESS.get()
         if host not in HERE:

@@ -141,11 +141,6 @@ class Process:
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("millrace_sim_process", default=None)
 
 
-def current_host() -> Host | None:
-    process = PROCESS.get()
-    return None if process is None else process.host
-
-
 def refuse_the_dead() -> None:
     """Called by every port that changes the world."""
     process = PROCESS.get()

@@ -98,7 +98,7 @@ def test_L20_offsets_by_time_and_ends(cluster: Cluster, topic: str) -> None:
 def test_L20_topics_partitions_and_settings_are_administered(cluster: Cluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     name = "clients-admin"
-    admin.create_topics([NewTopic(name, 2, 3, config={"retention.ms": "60000"})])[name].result(30)
+    admin.create_topics([NewTopic(name, 2, 3, config={"max.message.bytes": "60000"})])[name].result(30)
     described = admin.list_topics(name, timeout=20).topics[name]
     assert (len(described.partitions), len(described.partitions[0].replicas)) == (2, 3)
     with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
@@ -106,14 +106,14 @@ def test_L20_topics_partitions_and_settings_are_administered(cluster: Cluster) -
     admin.create_partitions([NewPartitions(name, 4)])[name].result(30)
 
     resource = ConfigResource(ResourceType.TOPIC, name)
-    assert admin.describe_configs([resource])[resource].result(30)["retention.ms"].value == "60000"
+    assert admin.describe_configs([resource])[resource].result(30)["max.message.bytes"].value == "60000"
     change = ConfigResource(ResourceType.TOPIC, name)
     change.add_incremental_config(
-        ConfigEntry("retention.ms", "70000", incremental_operation=AlterConfigOpType.SET)
+        ConfigEntry("max.message.bytes", "70000", incremental_operation=AlterConfigOpType.SET)
     )
     admin.incremental_alter_configs([change])[change].result(30)
     cluster.wait_for(
-        lambda: admin.describe_configs([resource])[resource].result(30)["retention.ms"].value == "70000",
+        lambda: admin.describe_configs([resource])[resource].result(30)["max.message.bytes"].value == "70000",
         "the changed setting",
     )
     cluster.wait_for(

@@ -81,11 +81,11 @@ def test_A2_status_has_the_shape_tools_rely_on(cluster: Up) -> None:
 
 
 def test_A2_topic_commands(cluster: Up) -> None:
-    made = cluster.millrace("topic", "create", "orders", "--partitions", "4", "-c", "retention.ms=60000")
+    made = cluster.millrace("topic", "create", "orders", "--partitions", "4", "-c", "max.message.bytes=60000")
     assert "4 partitions, 3 replicas each" in made.stdout
     assert "orders" in cluster.millrace("topic", "list").stdout
     found = json.loads(cluster.millrace("topic", "describe", "orders", "-o", "json").stdout)
-    assert found["configs"] == {"retention.ms": "60000"}
+    assert found["configs"] == {"max.message.bytes": "60000"}
     assert len(found["partitions"]) == 4
     for partition in found["partitions"]:
         assert {r["broker"] for r in partition["replicas"]} == {0, 1, 2}

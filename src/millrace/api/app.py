@@ -35,6 +35,7 @@ ROUTES = [
 
 def build(broker: Broker, kafka: KafkaServer) -> Starlette:
     app = Starlette(routes=ROUTES, exception_handlers=HANDLERS)
+    app.router.redirect_slashes = False      # a path that names nothing is refused, not sent elsewhere
     app.state.broker = broker
     app.state.metrics = metrics.registry(broker, kafka)
     return app

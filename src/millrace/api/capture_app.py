@@ -28,6 +28,7 @@ CAPTURE_ROUTES = [
 
 def build(capture: Capture) -> Starlette:
     app = Starlette(routes=CAPTURE_ROUTES, exception_handlers=HANDLERS)
+    app.router.redirect_slashes = False      # a path that names nothing is refused, not sent elsewhere
     app.state.capture = capture
     app.state.metrics = registry(capture)
     return app

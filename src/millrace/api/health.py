@@ -22,6 +22,8 @@ def not_ready(broker: Broker) -> str:
     """Why this broker should get no clients now; empty when it should."""
     member = broker.membership
     if not broker.serving or member.fenced:
+        if broker.client.trouble:
+            return f"not yet a member: the store does not say who is controller: {broker.client.trouble}"
         return "not yet a member: opening its directory, registering, or catching up with metadata"
     if member.stopping:
         return "stopping"

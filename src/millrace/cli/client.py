@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
-import time
 from typing import Any, Literal
+from urllib.parse import quote
 
-from millrace.cli.exits import BY_HTTP_STATUS, FAILED, UNREACHABLE, CommandFailed
+from millrace.cli.exits import BY_HTTP_STATUS, FAILED, UNREACHABLE, USAGE, CommandFailed
 from millrace.cli.layout import Layout
 
 Kind = Literal["broker", "capture"]
@@ -39,9 +39,9 @@ class Api:
             except OSError as error:
                 last = last if answered else f"{host}:{port}: {error}"
                 continue
-            if status < 400:
+            if 200 <= status < 300:
                 return answer
-            last, answered = str(answer.get("error_msg", answer)) if isinstance(answer, dict) else str(answer), True
+            last, answered = said(status, answer), True
             if status not in (502, 503, 421):
                 raise CommandFailed(last, BY_HTTP_STATUS.get(status, FAILED))
         if answered:
@@ -67,17 +67,18 @@ def request(
         connection.close()
 
 
-def wait_until_ready(address: str, timeout_s: float) -> bool:
-    host, port = _address(address)
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        try:
-            if request(host, port, "GET", "/readyz", timeout_s=2)[0] == 200:
-                return True
-        except OSError:
-            pass
-        time.sleep(0.05)
-    return False
+def path_to(collection: str, name: str) -> str:
+    """Path of one thing; without a name it would be the path of all of them."""
+    if not name:
+        noun = collection.removesuffix("s")
+        raise CommandFailed(f"{noun}: the name is empty; see: millrace {noun} list", USAGE)
+    return f"/api/v2/{collection}/{quote(name, safe='')}"
+
+
+def said(status: int, answer: Any) -> str:
+    """Why an answer is a refusal."""
+    why = answer.get("error_msg", answer) if isinstance(answer, dict) else answer
+    return str(why or f"HTTP status {status}")
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from millrace.cli.exits import UNHEALTHY
+from millrace.cli.exits import UNHEALTHY, UNREACHABLE
 from millrace.cli.output import Form, console, show, table_of
+from millrace.ops.secrets import Secret
 
 
 def doctor(
@@ -18,7 +19,8 @@ def doctor(
     tables: Annotated[list[str] | None, Parameter(negative="", consume_multiple=False)] = None,
     output: Annotated[Form, Parameter(alias="-o")] = "table",
 ) -> None:
-    """Check whether a database is fit to be a source, and print the SQL that repairs what is not. Exit 10: it is not.
+    """Check whether a database is fit to be a source, and print the SQL that repairs what is not. Exit 10: it is not;
+    6: it could not be asked.
 
     Parameters
     ----------
@@ -31,12 +33,15 @@ def doctor(
     """
     from millrace.source.database.doctor import diagnose  # the database driver: other commands start faster without it
 
+    Secret.expand(url)      # a reference that leads nowhere is wrong use, and nothing about the database
     findings = asyncio.run(diagnose(url, tuple(tables or ("*.*",))))
     errors = [finding for finding in findings if finding.severity == "error"]
     body: dict[str, Any] = {"total": len(findings), "healthy": not errors, "items": [asdict(f) for f in findings]}
     show(body, output, table_of(("", "check", "finding"), [(f.severity, f.code, f.what) for f in findings]))
     if output == "table":
         _print_repairs(body)
+    if any(finding.code == "connect" for finding in errors):
+        raise SystemExit(UNREACHABLE)
     if errors:
         raise SystemExit(UNHEALTHY)
 

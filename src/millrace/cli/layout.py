@@ -14,9 +14,9 @@ import fcntl
 import json
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from millrace.cli.exits import CONFLICT, NOT_FOUND, CommandFailed
+from millrace.cli.exits import CONFLICT, NOT_FOUND, USAGE, CommandFailed
 from millrace.ops import processes
 
 
@@ -48,16 +48,32 @@ class Layout:
         """What the supervisor wrote last; it may be gone by now (`is_up`)."""
         try:
             with open(self.state, encoding="utf-8") as file:
-                state: dict[str, Any] = json.load(file)
-                return state
+                state = json.load(file)
         except FileNotFoundError:
             raise CommandFailed(f"{self.dir}: no cluster here; start one with: millrace up --dir {self.dir}",
                                 NOT_FOUND) from None
+        except NotADirectoryError:
+            raise CommandFailed(f"{self.dir}: not a directory; name another with --dir", USAGE) from None
+        except OSError as error:
+            raise CommandFailed(f"{self.state}: {error.strerror}; use the account that ran: millrace up, or another "
+                                "--dir", USAGE) from None
+        except ValueError as error:
+            raise self._damaged(str(error)) from None
+        if not _is_state(state):
+            raise self._damaged("it does not name supervisor and children")
+        return cast("dict[str, Any]", state)
+
+    def _damaged(self, why: str) -> CommandFailed:
+        return CommandFailed(f"{self.state}: cannot be understood ({why}); remove it, see with ps that no millrace "
+                             f"process of this directory is left, and start again with: millrace up --dir {self.dir}, "
+                             "with the numbers and ports of before", USAGE)
 
     def is_up(self) -> bool:
         try:
             supervisor = self.read_state()["supervisor"]
-        except CommandFailed:
+        except CommandFailed as error:
+            if error.code != NOT_FOUND:
+                raise
             return False
         return processes.is_running(supervisor["pid"], supervisor["start_time"])
 
@@ -77,3 +93,12 @@ class Layout:
             raise CommandFailed(f"{self.dir}: another supervisor is starting or stopping here; try again",
                                 CONFLICT) from None
         return fd
+
+
+def _is_state(state: object) -> bool:
+    """What every reader of the file relies on."""
+    if not isinstance(state, dict):
+        return False
+    supervisor, children = state.get("supervisor"), state.get("children")
+    return (isinstance(supervisor, dict) and {"pid", "start_time"} <= supervisor.keys()
+            and isinstance(children, list) and all(isinstance(child, dict) and "kind" in child for child in children))

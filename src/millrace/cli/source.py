@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
-from millrace.cli.client import Api
+from millrace.cli.client import Api, path_to
 from millrace.cli.exits import FAILED, NOT_FOUND, TIMED_OUT, USAGE, CommandFailed
 from millrace.cli.output import Form, console, show, table_of
 from millrace.ops.secrets import REMEDY, has_clear_password
@@ -100,7 +99,8 @@ def list_(*, dir: str = ".millrace", output: Output = "table") -> None:
 @app.command
 def get(name: str, *, dir: str = ".millrace", output: Output = "table") -> None:
     """Show one source: state, lag, slot, tables, copies."""
-    found = Api.of(dir, "capture").ask("GET", path_of(name))
+    path = path_of(name)
+    found = Api.of(dir, "capture").ask("GET", path)
     show(found, output, table_of(("", ""), _facts(found)))
     if output == "table":
         out = console()
@@ -130,8 +130,9 @@ def remove(name: str, *, wait: bool = False, force: bool = False, timeout_s: flo
     dir
         Directory of the cluster.
     """
+    path = path_of(name)
     api = Api.of(dir, "capture")
-    said = api.ask("DELETE", path_of(name) + ("?force=true" if force else ""))
+    said = api.ask("DELETE", path + ("?force=true" if force else ""))
     for left in said.get("left_behind", ()):
         console().print(f"left behind: {left}", soft_wrap=True)
     if wait:
@@ -205,7 +206,7 @@ def _wait_until_gone(api: Api, name: str, timeout_s: float) -> None:
 
 
 def path_of(name: str) -> str:
-    return f"/api/v2/sources/{quote(name, safe='')}"
+    return path_to("sources", name)
 
 
 def _facts(s: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -18,7 +18,8 @@ app = App(name="table", help="Tables of a source.")
 def list_(*, source: str, dir: str = ".millrace",
           output: Annotated[Form, Parameter(alias="-o")] = "table") -> None:
     """List the tables of a source with their state and topic."""
-    tables = Api.of(dir, "capture").ask("GET", path_of(source))["tables"]
+    path = path_of(source)
+    tables = Api.of(dir, "capture").ask("GET", path)["tables"]
     show({"total": len(tables), "items": tables}, output, table_of(("table", "state", "why", "partitions", "topic"), [
         (t["name"], t["state"], t["why"], t["partitions"], t["topic"]) for t in tables]))
 
@@ -36,5 +37,6 @@ def copy(table: str, *, source: str, dir: str = ".millrace") -> None:
     dir
         Directory of the cluster.
     """
-    Api.of(dir, "capture").ask("POST", f"{path_of(source)}/tables/{quote(table, safe='')}/copy")
+    path = f"{path_of(source)}/tables/{quote(table, safe='')}/copy"
+    Api.of(dir, "capture").ask("POST", path)
     console().print(f"copying {table} again; see: millrace source get {source}")

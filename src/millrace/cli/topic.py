@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
-from millrace.cli.client import Api
+from millrace.cli.client import Api, path_to
 from millrace.cli.exits import USAGE, CommandFailed
 from millrace.cli.output import Form, console, show, table_of
 
@@ -60,7 +59,8 @@ def list_(*, dir: str = ".millrace", output: Output = "table") -> None:
 @app.command
 def describe(name: str, *, dir: str = ".millrace", output: Output = "table") -> None:
     """Show a topic's partitions with every replica's LEO, HW and epoch."""
-    found = Api.of(dir).ask("GET", f"/api/v2/topics/{quote(name, safe='')}")
+    path = path_to("topics", name)
+    found = Api.of(dir).ask("GET", path)
     rows = [_partition_row(p) for p in found["partitions"]]
     columns = ("partition", "leader", "epoch", "isr", "elr", "replicas: broker leo/hw@epoch")
     title = f"{found['name']} {found['topic_id']}"
@@ -70,7 +70,8 @@ def describe(name: str, *, dir: str = ".millrace", output: Output = "table") -> 
 @app.command
 def delete(name: str, *, dir: str = ".millrace") -> None:
     """Delete a topic and its data."""
-    Api.of(dir).ask("DELETE", f"/api/v2/topics/{quote(name, safe='')}")
+    path = path_to("topics", name)
+    Api.of(dir).ask("DELETE", path)
     console().print(f"deleted {name}")
 
 

@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from millrace.cli.client import request
-from millrace.cli.exits import FAILED, TIMED_OUT, USAGE, CommandFailed, code_of
+from millrace.cli.client import request, said
+from millrace.cli.exits import FAILED, NOT_FOUND, TIMED_OUT, USAGE, CommandFailed, code_of
 from millrace.cli.layout import Layout
 from millrace.cli.output import console, table_of
 from millrace.cli.up_spark import make_archive, port_of, spark_child, what_is_missing
@@ -34,6 +34,7 @@ from millrace.pipeline.server import HOST, remote
 READY_S = 60.0
 STOP_S = 15.0            # longer than a broker's own grace for a clean stop
 BROKER_HTTP_OFFSET = 100
+PORT_MAX = 65535
 CAPTURES_MAX = BROKER_HTTP_OFFSET      # their HTTP ports end where those of brokers begin
 FIRST_START = {"brokers": 3, "captures": 2, "http_port": 8300, "kafka_port": 9092, "spark": False}
 HEADER = "Configuration of this cluster; docs/configuration.md explains the keys. `millrace up` never changes it again."
@@ -130,7 +131,9 @@ def last_start(layout: Layout) -> dict[str, Any]:
     """What the last `up` in this directory started with: clients and data are where it put them."""
     try:
         state = layout.read_state()
-    except CommandFailed:
+    except CommandFailed as error:
+        if error.code != NOT_FOUND:
+            raise
         return dict(FIRST_START)
     children = state["children"]
     brokers = [child for child in children if child["kind"] == "broker"]
@@ -154,6 +157,8 @@ def make_plan(*, brokers: int, captures: int, dir: str, http_port: int, kafka_po
         raise CommandFailed(f"--captures: {captures}: use 0 to {CAPTURES_MAX}", USAGE)
     if not 1 <= brokers <= preflight.BROKERS_PER_MACHINE_MAX:
         raise CommandFailed(f"--brokers: {brokers}: use 1 to {preflight.BROKERS_PER_MACHINE_MAX}", USAGE)
+    _check_ports("--kafka-port", kafka_port, configuration.LINK_PORT_OFFSET + brokers)
+    _check_ports("--http-port", http_port, max(BROKER_HTTP_OFFSET + brokers, captures))
     layout = Layout(dir)
     layout.refuse_if_up()
     is_new = not os.path.exists(layout.config)
@@ -177,6 +182,13 @@ def make_plan(*, brokers: int, captures: int, dir: str, http_port: int, kafka_po
     for config in readers:
         preflight.check_capture(config)
     return Plan(layout, text, is_new, configs, readers, (http_port, kafka_port), spark, spark_port)
+
+
+def _check_ports(flag: str, first: int, count: int) -> None:
+    """Ports are counted up from the flag's: what is out of range is the flag, not the setting made from it."""
+    most = PORT_MAX - count + 1
+    if not 1 <= first <= most:
+        raise CommandFailed(f"{flag}: {first}: use 1 to {most}, as ports up to {count - 1} above it are used", USAGE)
 
 
 def _new_config(store: str | None) -> str:
@@ -298,10 +310,12 @@ def _capture_child(plan: Plan, n: int) -> ChildSpec:
 
 def _child(plan: Plan, kind: str, n: int, http: tuple[str, int], overrides: dict[str, str],
            about: dict[str, Any]) -> ChildSpec:
-    async def is_ready() -> bool:
-        with contextlib.suppress(OSError):
-            return (await asyncio.to_thread(request, *http, "GET", "/readyz", timeout_s=2))[0] == 200
-        return False
+    async def not_ready() -> str:
+        try:
+            status, answer = await asyncio.to_thread(request, *http, "GET", "/readyz", timeout_s=2)
+        except OSError as error:
+            return f"{http[0]}:{http[1]}: {error}"
+        return "" if status == 200 else said(status, answer)
 
     return ChildSpec(
         name=f"{kind}-{n}",
@@ -309,7 +323,7 @@ def _child(plan: Plan, kind: str, n: int, http: tuple[str, int], overrides: dict
                  os.path.abspath(plan.layout.config)),
         environ={**os.environ, **overrides},
         stderr_path=os.path.join(plan.layout.logs, f"{kind}-{n}.stderr"),
-        is_ready=is_ready,
+        not_ready=not_ready,
         about={"kind": kind, "id": n, "http": f"{http[0]}:{http[1]}", **about},
     )
 

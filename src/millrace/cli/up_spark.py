@@ -40,15 +40,15 @@ def what_is_missing() -> str:
 
 
 def spark_child(layout: Layout, port: int) -> ChildSpec:
-    async def is_ready() -> bool:
-        return await asyncio.to_thread(server.answers, server.HOST, port)
+    async def not_ready() -> str:
+        return "" if await asyncio.to_thread(server.answers, server.HOST, port) else "does not answer"
 
     return ChildSpec(
         name="spark",
         command=(sys.executable, "-m", "millrace", "serve", "spark", "--config", os.path.abspath(layout.config)),
         environ={**os.environ, "MILLRACE_SPARK__PORT": str(port)},
         stderr_path=os.path.join(layout.logs, "spark.stderr"),
-        is_ready=is_ready,
+        not_ready=not_ready,
         about={"kind": "spark", "id": 0, "address": f"sc://{server.HOST}:{port}"},
         needed=False,
         backoff_max_s=BACKOFF_MAX_S,

@@ -102,12 +102,13 @@ class Creation:
 
     def topic(self, new: NewTopic, topic_id: TopicId, *, internal: bool) -> list[ControllerRecord]:
         self._check_new_name(new.name, internal=internal)
-        values = {key: topic_configs.parse(key, text) for key, text in new.configs.items()}
+        values = {key: topic_configs.accept(key, text) for key, text in new.configs.items()}
         if new.assignment:
             assignment = self._given(new)
         else:
             policy = str(values.get(topic_configs.PLACEMENT, self.defaults.placement))
             assignment = self._placed(policy, self._partitions(new), self._factor(new))
+        topic_configs.check_min_insync(values, len(assignment[0]))
         self.names[collision_key(new.name)] = new.name
         created = TopicCreated(topic_id, new.name, dict(new.configs), len(assignment))
         return [created, *_new_partitions(topic_id, 0, assignment, self.alive)]
@@ -280,7 +281,8 @@ def _edit(topic: TopicState, edits: list[ConfigEdit], *, replace: bool) -> list[
                 raise InvalidTopicConfig(f"unknown topic config {edit.key!r}")
             wanted.pop(edit.key, None)
         else:
-            topic_configs.parse(edit.key, edit.value)
+            value = topic_configs.accept(edit.key, edit.value)
+            topic_configs.check_min_insync({edit.key: value}, topic.replication_factor)
             wanted[edit.key] = edit.value
     keys = sorted({*wanted, *topic.configs})
     changes = [key for key in keys if wanted.get(key) != topic.configs.get(key)]

@@ -259,8 +259,9 @@ class ClusterState:
         topic = self.topics[topic_id]
         if key == topic_configs.MIN_INSYNC:
             return topic.min_insync
-        value = topic.values.get(key)
-        return value if value is not None else TOPIC_CONFIGS[key].default
+        config = TOPIC_CONFIGS[key]
+        value = None if config.fixed else topic.values.get(key)
+        return value if value is not None else config.default
 
     def min_insync(self, topic_id: TopicId) -> int:
         return self.topics[topic_id].min_insync

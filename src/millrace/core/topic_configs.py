@@ -1,7 +1,11 @@
 """The typed table of topic configs: what may be set on a topic, to which values, and what it means.
 
-In: a key and the text a client sent. Out: a typed value, or InvalidTopicConfig that names key and remedy. Keys the
-product would not honour are refused rather than stored: a setting that does nothing is a lie.
+In: a key and the text a client sent. Out: a typed value, or InvalidTopicConfig that names key and remedy. Keys and
+values the product would not honour are refused rather than stored: a setting that does nothing is a lie.
+
+Some keys are known to every tool although nothing here acts on them yet (retention, rolling by age, compaction):
+their table row is `fixed`, the default says what is true today, and only that value is accepted. Records may hold
+another one, written before it was refused: `parse` reads those, and what is in force is the default all the same.
 """
 
 from __future__ import annotations
@@ -24,7 +28,9 @@ PLACEMENTS = ("round-robin", "least-loaded", "rack-aware")
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """`default` None: depends on the topic or the cluster, `doc` says how. `choices` for texts, bounds for numbers."""
+    """`default` None: depends on the topic or the cluster, `doc` says how. `choices` for texts, bounds for numbers.
+
+    `fixed`: the default is in force whatever a topic says, and nothing else may be set."""
 
     key: str
     default: Value | None
@@ -32,6 +38,7 @@ class TopicConfig:
     choices: tuple[str, ...] = ()
     low: int = 0
     high: int = LONG_MAX
+    fixed: bool = False
 
     @property
     def is_number(self) -> bool:
@@ -69,21 +76,24 @@ TOPIC_CONFIGS = _table(
                 "Default: 2 for a replication factor of 3 or more, 1 below.", low=1, high=INT_MAX),
     TopicConfig("max.message.bytes", limits.BATCH_BYTES_MAX, "Largest record batch a producer may send.",
                 high=limits.BATCH_BYTES_CEILING),
-    TopicConfig("retention.ms", 7 * DAY_MS, "Log files whose newest record is older may go; -1 keeps all.", low=-1),
-    TopicConfig("retention.bytes", -1, "Oldest log files go while a partition is larger; -1: no bound.", low=-1),
-    TopicConfig("segment.bytes", limits.LOG_FILE_BYTES, "A log file rolls at this size.",
-                low=64 * limits.KIB, high=INT_MAX),
-    TopicConfig("segment.ms", 7 * DAY_MS, "A log file rolls at this age, so that retention can work.", low=1000),
-    TopicConfig("cleanup.policy", "delete", "delete: by age and size; compact: the newest record of each key stays.",
-                choices=("delete", "compact", "compact,delete")),
-    TopicConfig("delete.retention.ms", DAY_MS, "Compaction keeps a deletion mark this long.", low=0),
-    TopicConfig("min.compaction.lag.ms", 0, "A record is not compacted away before this age.", low=0),
+    TopicConfig("retention.ms", -1, "All records are kept, whatever their age. Removal by age comes later.", low=-1,
+                fixed=True),
+    TopicConfig("retention.bytes", -1, "All records are kept, whatever their size. Removal by size comes later.",
+                low=-1, fixed=True),
+    TopicConfig("segment.bytes", limits.LOG_FILE_BYTES, "A log file rolls at this size, unless a broker's own "
+                "log_file_bytes says otherwise.", low=64 * limits.KIB, high=INT_MAX, fixed=True),
+    TopicConfig("segment.ms", LONG_MAX, "Log files roll by size, never by age.", low=1000, fixed=True),
+    TopicConfig("cleanup.policy", "delete", "No topic is compacted; delete removes only what retention.ms and "
+                "retention.bytes allow, which is nothing yet.", choices=("delete", "compact", "compact,delete"),
+                fixed=True),
+    TopicConfig("delete.retention.ms", DAY_MS, "Deletion marks are kept: there is no compaction yet.", fixed=True),
+    TopicConfig("min.compaction.lag.ms", 0, "Records are kept: there is no compaction yet.", fixed=True),
     TopicConfig("compression.type", "producer", "Batches are kept as the producer compressed them.",
                 choices=("producer",)),
     TopicConfig("message.timestamp.type", "CreateTime", "Records keep the time the producer gave them.",
                 choices=("CreateTime",)),
-    TopicConfig("unclean.leader.election.enable", "false", "Unclean election is an operator's command, never a "
-                "setting.", choices=("false",)),
+    TopicConfig("unclean.leader.election.enable", "false", "A replica that may lack records never becomes "
+                "leader by itself.", choices=("false",)),
     TopicConfig("replica.lag.time.max.ms", int(limits.REPLICA_LAG_S * 1000),
                 "A follower that has not caught up for this long leaves the ISR.", low=500, high=INT_MAX),
     TopicConfig(PLACEMENT, None, "How replicas are placed when partitions are created. Default: the cluster's policy.",
@@ -92,11 +102,29 @@ TOPIC_CONFIGS = _table(
 
 
 def parse(key: str, text: str) -> Value:
-    """The typed value, or InvalidTopicConfig."""
+    """The typed value of a record, or InvalidTopicConfig."""
     config = TOPIC_CONFIGS.get(key)
     if config is None:
         raise InvalidTopicConfig(f"unknown topic config {key!r}; known: {', '.join(sorted(TOPIC_CONFIGS))}")
     return config.parse(text)
+
+
+def accept(key: str, text: str) -> Value:
+    """The typed value of a request, or InvalidTopicConfig, also where the product would not act on it."""
+    value = parse(key, text)
+    config = TOPIC_CONFIGS[key]
+    if config.fixed and value != config.default:
+        raise InvalidTopicConfig(f"{key}={text} would not be acted on: {key}={config.default} is in force for every "
+                                 "topic (retention and compaction come later); set that or leave it out")
+    return value
+
+
+def check_min_insync(values: dict[str, Value], replication_factor: int) -> None:
+    """More in-sync replicas than there are replicas: no write with acks=all could ever succeed."""
+    wanted = int(values.get(MIN_INSYNC, 1))
+    if wanted > replication_factor:
+        raise InvalidTopicConfig(f"{MIN_INSYNC}={wanted} is more than the {replication_factor} replicas there are: "
+                                 f"give 1 to {replication_factor}, or a higher replication factor")
 
 
 def default_min_insync(replication_factor: int) -> int:

@@ -7,8 +7,6 @@ from uuid import UUID
 
 from millrace import limits
 
-FLUSH_MODES = ("group", "os")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:

@@ -49,6 +49,7 @@ class ControllerClient:
         self.id: BrokerId = NOBODY
         self.token = -1
         self.on_moved: list[Callable[[], None]] = []      # another process holds the office now
+        self.trouble = ""           # why the store did not say who it is, when last asked
         self._looking: asyncio.Task[None] | None = None
 
     async def ask(self, message: Message, timeout_s: float = limits.LINK_CALL_S) -> Message:
@@ -112,8 +113,10 @@ class ControllerClient:
         try:
             holder = await self._store.holder(OFFICE)
         except MillraceError as e:
-            log.warning("the store does not say who is controller", error=str(e))
+            self._in_trouble(str(e))
             holder = None
+        else:
+            self.trouble = ""
         if holder is None or holder.vacant or holder.token < self.token:
             await asyncio.sleep(LOOK_EVERY_S)
             return
@@ -131,6 +134,12 @@ class ControllerClient:
         if moved:
             for callback in self.on_moved:
                 callback()
+
+    def _in_trouble(self, error: str) -> None:
+        """Said when it changes: the store is asked many times a second."""
+        if error != self.trouble:
+            log.warning("the store does not say who is controller", error=error)
+        self.trouble = error
 
     async def close(self) -> None:
         if self._looking is not None:

@@ -52,14 +52,14 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """`about`: what the state file says of the child beside its pid. `is_ready`: whether it serves. `needed`: a start
-    waits for it and fails with it; one that is not needed comes when it can."""
+    """`about`: what the state file says of the child beside its pid. `not_ready`: why it does not serve, or
+    nothing when it does. `needed`: a start waits for it and fails with it; one that is not needed comes when it can."""
 
     name: str
     command: tuple[str, ...]
     environ: dict[str, str]
     stderr_path: str
-    is_ready: Callable[[], Awaitable[bool]]
+    not_ready: Callable[[], Awaitable[str]]
     about: dict[str, Any] = field(default_factory=dict)
     needed: bool = True
     backoff_max_s: float = BACKOFF_MAX_S
@@ -84,6 +84,7 @@ class Child:
         self.started: int | None = None
         self.restarts = 0
         self.last_exit: int | None = None
+        self.why = "starting"      # it was not ready when last asked
         self.backoff = Backoff(most_s=spec.backoff_max_s)
         self._changed = changed
         self._log = get_logger("supervisor").bind(child=spec.name)
@@ -122,7 +123,8 @@ class Child:
         return self.last_exit
 
     async def _become_ready(self) -> None:
-        while not await self.spec.is_ready():  # noqa: ASYNC110 - another process cannot set an event of ours
+        while why := await self.spec.not_ready():
+            self.why = why
             await asyncio.sleep(READY_POLL_S)
         self._log.info("ready")
         self._enter(RUNNING)
@@ -201,7 +203,7 @@ class Supervisor:
                 if child.last_exit is not None:
                     raise FailedToStart(child.spec.name, child.last_exit, child.last_words())
             if asyncio.get_running_loop().time() > deadline:
-                late = ", ".join(child.spec.name for child in needed if child.state != RUNNING)
+                late = "; ".join(f"{child.spec.name} ({child.why})" for child in needed if child.state != RUNNING)
                 raise TimeoutError(f"not ready after {ready_s:g} s: {late}")
             await asyncio.sleep(READY_POLL_S)
         self._tasks += [asyncio.create_task(child.keep_alive()) for child in self.children if not child.spec.needed]

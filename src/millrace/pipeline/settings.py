@@ -6,7 +6,6 @@ worker died is tried again, under the claim of its plan [P5]; workers start with
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from millrace import limits
@@ -34,10 +33,6 @@ appender.file.policies.size.size = {file_bytes}
 appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = {files}
 """
-
-
-def cores_of(cores: int) -> int:
-    return cores or os.cpu_count() or 1
 
 
 def local_master(cores: int) -> str:

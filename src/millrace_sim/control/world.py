@@ -30,7 +30,6 @@ from millrace_sim.control.store import Owner, Store
 FAULTS_S, HEAL_S = 30.0, 75.0
 TICK_S, LSN_S = 0.5, 0.5
 CHECK_S = 2.5
-FOREVER = 1e9
 
 
 class Crashed(Exception):

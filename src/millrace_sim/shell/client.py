@@ -33,10 +33,6 @@ class Dialect:
     metadata: int
     init_producer_id: int
 
-    @property
-    def names_topics_by_id(self) -> bool:
-        return self.produce >= 13
-
 
 DIALECTS = (
     Dialect(produce=3, fetch=4, metadata=1, init_producer_id=0),

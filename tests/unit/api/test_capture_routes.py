@@ -151,6 +151,7 @@ def test_A1_errors_are_the_same_through_any_capture(tmp_path: Path) -> None:
             problem(await client.post("/api/v2/sources", json={**FAR, "tables": ["a"]}), 400, "invalid_table_rule")
             problem(await client.post("/api/v2/sources", content=b" " * (2 << 20)), 400, "invalid_request")
             problem(await client.get("/nowhere"), 404, "not_found")
+            problem(await client.delete("/api/v2/sources/"), 404, "not_found")
         said = problem(await clients[0].post("/api/v2/sources", json={**FAR, "url": "postgresql://u:geheim@h/d"}), 400,
                        "invalid_request")
         assert "geheim" not in str(said)

@@ -73,6 +73,7 @@ def test_A1_errors_are_problems_with_a_code(tmp_path: Path) -> None:
     async def body(client: httpx.AsyncClient, brokers: Brokers) -> None:
         problem(await client.get("/api/v2/topics/none"), 404, "unknown_topic_or_partition")
         problem(await client.delete("/api/v2/topics/none"), 404, "unknown_topic_or_partition")
+        problem(await client.delete("/api/v2/topics/"), 404, "not_found")
         problem(await client.get("/nowhere"), 404, "not_found")
         problem(await client.put("/api/v2/topics"), 405, "method_not_allowed")
         problem(await client.get("/api/v2/replicas/nonsense"), 400, "invalid_request")
@@ -111,6 +112,8 @@ def test_A4_health_says_why_a_broker_is_not_ready(tmp_path: Path) -> None:
         assert "no lease" in problem(await client.get("/readyz"), 503, "not_ready")["detail"]
         member.fenced = True
         assert "not yet a member" in problem(await client.get("/readyz"), 503, "not_ready")["detail"]
+        brokers.running[0].client.trouble = "etcd: refused"
+        assert "etcd: refused" in problem(await client.get("/readyz"), 503, "not_ready")["detail"]
         assert (await client.get("/livez")).status_code == 200
 
     run(tmp_path, body)

@@ -20,6 +20,16 @@ from millrace.cli.main import run
 from millrace.cli.output import show, table_of
 from millrace.cli.up import FIRST_START, last_start
 
+SUPERVISOR = {"pid": 1, "start_time": 0}
+
+
+def run_to_exit(arguments: list[str]) -> int:
+    """Commands that show a result end by SystemExit where that is no error of theirs."""
+    try:
+        return run(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+
 
 @pytest.mark.parametrize(("error", "code"), [
     (errors.ConfigError("x"), 2), (errors.InvalidTopicName("x"), 2), (errors.UnknownTopicOrPartition("x"), 3),
@@ -34,7 +44,9 @@ def test_A2_every_error_has_its_exit_code(error: Exception, code: int) -> None:
 @pytest.mark.parametrize("arguments", [
     ["nonsense"], ["up", "--brokers", "many"], ["up", "--unknown"], ["topic", "create"], ["status", "-o", "xml"],
     ["source", "create", "shop"], ["source", "create", "shop", "--url"], ["source", "get"], ["table", "copy", "a.b"],
-    ["doctor"], ["up", "--captures", "-1"], ["source", "create", "shop", "--url", "postgresql://u:geheim@h/d"],
+    ["doctor"], ["up", "--captures", "-1"], ["topic", "describe", ""], ["topic", "delete", ""], ["source", "get", ""],
+    ["source", "remove", ""], ["table", "list", "--source", ""], ["up", "--kafka-port", "70000"],
+    ["source", "create", "shop", "--url", "postgresql://u:geheim@h/d"],
 ])
 def test_A2_wrong_use_is_one_line_and_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 2
@@ -54,6 +66,18 @@ def test_help_is_there(arguments: list[str], capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("url", "code", "says"), [
+    ("postgresql://u@127.0.0.1:1/db", exits.UNREACHABLE, "refused"),
+    ("${env:MILLRACE_TEST_UNSET}", exits.USAGE, "${env:MILLRACE_TEST_UNSET}: the environment variable is not set"),
+])
+def test_A2_doctor_tells_an_ill_database_from_one_it_could_not_ask(
+    capsys: pytest.CaptureFixture[str], url: str, code: int, says: str
+) -> None:
+    assert run_to_exit(["doctor", url]) == code
+    out, err = capsys.readouterr()
+    assert says in out + err
+
+
 def test_json_is_the_body_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     body = {"total": 1, "items": [{"name": "ü", "hw": "12345678901234567890"}]}
     show(body, "json", table_of((), ()))
@@ -67,6 +91,45 @@ def test_a_directory_without_a_cluster(tmp_path: Path) -> None:
         Layout(str(tmp_path)).read_state()
     assert caught.value.code == exits.NOT_FOUND
     assert not Layout(str(tmp_path)).is_up()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "{}", "[]", '{"children": []}', '{"supervisor": {}, "children": []}', "\udcff"])
+@pytest.mark.parametrize("command", [["status"], ["down"], ["up"], ["topic", "list"], ["source", "list"]])
+def test_A2_a_torn_state_file_is_one_line_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], text: str
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "state.json").write_bytes(text.encode(errors="surrogateescape"))
+    assert run([*command, "--dir", str(tmp_path)]) == exits.USAGE
+    err = capsys.readouterr().err
+    assert "state.json: cannot be understood" in err
+    assert "remove it" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["status"], ["down"], ["up"], ["topic", "list"], ["source", "list"]])
+def test_A2_a_file_as_directory_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert run([*command, "--dir", str(tmp_path / "file")]) == exits.USAGE
+    err = capsys.readouterr().err
+    assert "file: not a directory; name another with --dir" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["--kafka-port", "70000"], "--kafka-port: 70000: use 1 to"), (["--kafka-port", "0"], "--kafka-port: 0: use 1 to"),
+    (["--kafka-port", "65500"], "--kafka-port: 65500: use 1 to 65433, as ports up to 102 above it are used"),
+    (["--http-port", "65500"], "--http-port: 65500: use 1 to 65433"),
+])
+def test_A2_a_port_out_of_range_names_the_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert run(["up", "--dir", str(tmp_path / "new"), *arguments]) == exits.USAGE
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 def test_one_supervisor_per_directory(tmp_path: Path) -> None:
@@ -85,7 +148,7 @@ def test_one_supervisor_per_directory(tmp_path: Path) -> None:
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         status = int(self.path.strip("/"))
-        body = json.dumps({"error_code": "c", "error_msg": "why"} if status >= 400 else {"n": 1}).encode()
+        body = json.dumps({"error_code": "c", "error_msg": "why"} if status >= 300 else {"n": 1}).encode()
         self.send_response(status)
         self.send_header("content-type", "application/problem+json")
         self.send_header("content-length", str(len(body)))
@@ -106,7 +169,8 @@ def server() -> Iterator[tuple[str, int]]:
         thread.join()
 
 
-@pytest.mark.parametrize(("status", "code"), [(400, 2), (404, 3), (409, 4), (403, 5), (504, 7), (500, 1)])
+@pytest.mark.parametrize(("status", "code"), [
+    (400, 2), (404, 3), (409, 4), (403, 5), (504, 7), (500, 1), (307, 1)])
 def test_A2_refusals_of_the_api_become_exit_codes(server: tuple[str, int], status: int, code: int) -> None:
     with pytest.raises(CommandFailed, match="why") as caught:
         Api([server], where="here").ask("GET", f"/{status}")
@@ -158,6 +222,7 @@ def test_A2_a_second_up_starts_what_the_last_one_did_on_the_same_ports(tmp_path:
     children = [{"kind": "broker", "address": "h:19092", "http": "127.0.0.1:18400"},
                 {"kind": "capture", "address": "h:18300", "http": "127.0.0.1:18300"},
                 {"kind": "spark", "address": "sc://127.0.0.1:18500"}]
-    (tmp_path / "run" / "state.json").write_text(json.dumps({"children": children, "spark": False}))
+    state = {"supervisor": SUPERVISOR, "children": children, "spark": False}
+    (tmp_path / "run" / "state.json").write_text(json.dumps(state))
     assert last_start(layout) == {
         "brokers": 1, "captures": 1, "http_port": 18300, "kafka_port": 19092, "spark": False}

@@ -15,6 +15,7 @@ import pytest
 from millrace.cli import source
 from millrace.cli.main import run
 
+SUPERVISOR = {"pid": 1, "start_time": 0}
 Answers = Callable[[str, int], tuple[int, dict[str, Any]]]     # (method, how many GETs before) -> status, body
 
 
@@ -52,7 +53,7 @@ def capture(tmp_path: Path, answers: Answers) -> Iterator[str]:
         thread.start()
         (tmp_path / "run").mkdir()
         child = {"kind": "capture", "pid": 1, "http": f"127.0.0.1:{httpd.server_port}"}
-        (tmp_path / "run" / "state.json").write_text(json.dumps({"children": [child]}))
+        (tmp_path / "run" / "state.json").write_text(json.dumps({"supervisor": SUPERVISOR, "children": [child]}))
         try:
             yield str(tmp_path)
         finally:
@@ -101,6 +102,6 @@ def test_A2_removal_is_waited_for_and_names_what_is_left(tmp_path: Path, capsys:
 def test_A2_a_cluster_without_captures_says_how_to_get_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run").mkdir()
     children = [{"kind": "broker", "pid": 1, "http": "h:1"}]
-    (tmp_path / "run" / "state.json").write_text(json.dumps({"children": children}))
+    (tmp_path / "run" / "state.json").write_text(json.dumps({"supervisor": SUPERVISOR, "children": children}))
     assert run(["source", "list", "--dir", str(tmp_path)]) == 6
     assert "--captures 2" in capsys.readouterr().err

@@ -184,26 +184,46 @@ def test_L20_delete_by_name_and_by_id(c: Control) -> None:
 
 
 def test_L20_configs_are_edited_key_by_key(c: Control) -> None:
-    topic_id = c.topic("t", retention_ms="1000")
+    topic_id = c.topic("t", max_message_bytes="1000")
 
     def alter(*edits: ConfigEdit, **options: bool) -> str:
         message = AlterConfigs(edits, ("t",), **options)
         return c.do(admin.alter_configs(c.state, message)).results[0].code
 
-    assert alter(ConfigEdit("t", "segment.bytes", str(limits.MIB))) == ""
-    assert c.state.topics[topic_id].configs == {"retention.ms": "1000", "segment.bytes": str(limits.MIB)}
-    assert alter(ConfigEdit("t", "retention.ms", None)) == ""
-    assert c.state.topic_config(topic_id, "retention.ms") == 7 * 24 * 3600 * 1000
-    assert alter(ConfigEdit("t", "retention.ms", "x")) == "invalid_topic_config"
+    assert alter(ConfigEdit("t", "replica.lag.time.max.ms", "9000")) == ""
+    assert c.state.topics[topic_id].configs == {"max.message.bytes": "1000", "replica.lag.time.max.ms": "9000"}
+    assert alter(ConfigEdit("t", "max.message.bytes", None)) == ""
+    assert c.state.topic_config(topic_id, "max.message.bytes") == limits.BATCH_BYTES_MAX
+    assert alter(ConfigEdit("t", "max.message.bytes", "x")) == "invalid_topic_config"
     assert alter(ConfigEdit("t", "no.such", None)) == "invalid_topic_config"
-    assert alter(ConfigEdit("t", "retention.ms", "5"), validate_only=True) == ""
-    assert alter(ConfigEdit("t", "retention.ms", "7"), replace=True) == ""
-    assert c.state.topics[topic_id].configs == {"retention.ms": "7"}
+    assert alter(ConfigEdit("t", "max.message.bytes", "5"), validate_only=True) == ""
+    assert alter(ConfigEdit("t", "max.message.bytes", "7"), replace=True) == ""
+    assert c.state.topics[topic_id].configs == {"max.message.bytes": "7"}
     assert alter(replace=True) == ""
     assert c.state.topics[topic_id].configs == {}
     assert alter() == ""
     unknown = AlterConfigs((ConfigEdit("nope", "retention.ms", "1"),))
     assert admin.alter_configs(c.state, unknown).reply.results[0].code == "unknown_topic_or_partition"
+
+
+def test_L20_a_setting_that_nothing_acts_on_is_refused(c: Control) -> None:
+    refusal = refused(c, NewTopic("t", configs={"cleanup.policy": "compact"}))
+    assert refusal.code == "invalid_topic_config"
+    assert "cleanup.policy=delete is in force" in refusal.message
+    topic_id = c.topic("t", cleanup_policy="delete", retention_ms="-1")
+    edit = AlterConfigs((ConfigEdit("t", "retention.ms", "1000"),))
+    assert admin.alter_configs(c.state, edit).reply.results[0].code == "invalid_topic_config"
+    assert c.state.topic_config(topic_id, "retention.ms") == -1
+
+
+def test_L3_min_insync_replicas_is_at_most_the_replication_factor(c: Control) -> None:
+    refusal = refused(c, NewTopic("t", 1, 2, {"min.insync.replicas": "3"}))
+    assert (refusal.code, "more than the 2 replicas" in refusal.message) == ("invalid_topic_config", True)
+    given = NewTopic("t", configs={"min.insync.replicas": "2"}, assignment={0: (1,)})
+    assert refused(c, given).code == "invalid_topic_config"
+    c.topic("t", factor=2, min_insync_replicas="2")
+    edit = AlterConfigs((ConfigEdit("t", "min.insync.replicas", "3"),))
+    assert admin.alter_configs(c.state, edit).reply.results[0].code == "invalid_topic_config"
 
 
 def test_L20_producer_ids_are_never_handed_out_twice(c: Control) -> None:

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from millrace import limits
 from millrace.core import admin
 from millrace.core.cluster import ClusterState
 from millrace.errors import Damaged
@@ -34,7 +35,7 @@ from support_control import Control
 def lively() -> Control:
     """Something of everything."""
     c = Control().up(1, 2, 3, 4)
-    c.topic("a", partitions=4, retention_ms="1000")
+    c.topic("a", partitions=4, max_message_bytes="1000")
     c.topic("b", partitions=2, factor=2)
     c.topic("gone")
     c.do(admin.delete_topics(c.state, DeleteTopics((("gone", None),))))
@@ -106,13 +107,21 @@ def test_L1_two_topics_three_brokers_no_key_is_shared() -> None:
 
 def test_L3_configs_have_defaults_and_types() -> None:
     c = Control().up(1, 2, 3)
-    topic_id = c.topic("t", factor=3, retention_ms="5000")
-    assert c.state.topic_config(topic_id, "retention.ms") == 5000
+    topic_id = c.topic("t", factor=3, max_message_bytes="5000")
+    assert c.state.topic_config(topic_id, "max.message.bytes") == 5000
     assert c.state.topic_config(topic_id, "min.insync.replicas") == 2
     assert c.state.topic_config(topic_id, "cleanup.policy") == "delete"
     assert c.state.topic_config(topic_id, "millrace.placement") is None
-    c.state.replay(c.state.index + 1, TopicConfigChanged(topic_id, "retention.ms", None))
-    assert c.state.topic_config(topic_id, "retention.ms") == 7 * 24 * 3600 * 1000
+    c.state.replay(c.state.index + 1, TopicConfigChanged(topic_id, "max.message.bytes", None))
+    assert c.state.topic_config(topic_id, "max.message.bytes") == limits.BATCH_BYTES_MAX
+
+
+def test_L3_a_value_recorded_before_it_was_refused_is_read_but_not_in_force() -> None:
+    c = Control().up(1)
+    topic_id = c.topic("t")
+    c.state.replay(c.state.index + 1, TopicConfigChanged(topic_id, "retention.ms", "60000"))
+    assert c.state.topics[topic_id].configs == {"retention.ms": "60000"}
+    assert c.state.topic_config(topic_id, "retention.ms") == -1
 
 
 # -- L2: cost --------------------------------------------------------------------------------------------------------

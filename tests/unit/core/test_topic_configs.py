@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.core.topic_configs import TOPIC_CONFIGS, default_min_insync, parse
+from millrace.core.topic_configs import TOPIC_CONFIGS, accept, default_min_insync, parse
 from millrace.errors import InvalidTopicConfig
 
 
@@ -50,6 +50,25 @@ def test_L3_bad_values_name_key_and_remedy(key: str, text: str, says: str) -> No
         parse(key, text)
     assert says in str(caught.value)
     assert key in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "in_force"),
+    [
+        ("retention.ms", "60000", "-1"),
+        ("retention.bytes", "1000000", "-1"),
+        ("segment.bytes", "1048576", "268435456"),
+        ("segment.ms", "604800000", "9223372036854775807"),
+        ("cleanup.policy", "compact", "delete"),
+        ("cleanup.policy", "compact,delete", "delete"),
+        ("delete.retention.ms", "1", "86400000"),
+        ("min.compaction.lag.ms", "1", "0"),
+    ],
+)
+def test_L3_values_that_nothing_acts_on_are_refused_with_the_one_in_force(key: str, text: str, in_force: str) -> None:
+    with pytest.raises(InvalidTopicConfig, match=f"{key}={text} would not be acted on: {key}={in_force} is in force"):
+        accept(key, text)
+    assert str(accept(key, in_force)) == in_force
 
 
 def test_L3_min_insync_default_follows_the_replication_factor() -> None:

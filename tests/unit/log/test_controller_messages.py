@@ -170,7 +170,7 @@ def test_L20_admin_messages_are_answered() -> None:
         assert created.index == w.index()
         grown = await w.ask(1, CreatePartitions((NewPartitions("a", 4),)), AdminDone)
         assert grown.results[0].partitions == 4
-        altered = await w.ask(1, AlterConfigs((ConfigEdit("a", "retention.ms", "1000"),)), AdminDone)
+        altered = await w.ask(1, AlterConfigs((ConfigEdit("a", "max.message.bytes", "1000"),)), AdminDone)
         assert altered.results[0].code == ""
         ids = [await w.ask(1, AskProducerIds(1, w.nodes[1].incarnation), ProducerIds) for _ in range(2)]
         assert ids[1].first == ids[0].first + ids[0].count

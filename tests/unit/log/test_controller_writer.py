@@ -163,7 +163,7 @@ def test_L18_a_snapshot_that_cannot_be_saved_is_put_off() -> None:
 # -- codec -------------------------------------------------------------------------------------------------------------
 def test_L19_records_and_snapshots_survive_the_codec() -> None:
     c = Control().up(1, 2, 3)
-    c.topic("t", partitions=3, retention_ms="1000")
+    c.topic("t", partitions=3, max_message_bytes="1000")
     c.fence(2)
     assert [decode_record(encode_record(record)) for record in c.written] == c.written
     assert decode_snapshot(encode_snapshot(c.state.to_records())) == c.state.to_records()

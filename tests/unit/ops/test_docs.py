@@ -7,7 +7,13 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
+
+from millrace.api.app import ROUTES
+from millrace.api.capture_app import CAPTURE_ROUTES
+from millrace.api.sources import SourceRequest
+from millrace.api.topics import TopicRequest
 
 ROOT = Path(__file__).parents[3]
 PAGES = ("configuration.md", "reference.md")
@@ -38,10 +44,23 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     assert broken == []
 
 
-def test_every_alert_in_the_operating_page_exists() -> None:
+def test_the_operating_page_says_what_to_do_for_every_alert() -> None:
     rules = "".join(path.read_text() for path in (ROOT / "deploy" / "alerts").glob("*.rules.yaml"))
-    named = set(re.findall(r"\bMillrace[A-Z]\w+", (ROOT / "docs" / "operating.md").read_text()))
-    assert named <= set(re.findall(r"alert: (\w+)", rules))
+    rows = re.findall(r"^\| (Millrace\w+(?:, Millrace\w+)*) \| \S", (ROOT / "docs" / "operating.md").read_text(), re.M)
+    named = [alert for row in rows for alert in row.split(", ")]
+    assert len(named) == len(set(named))
+    assert set(named) == set(re.findall(r"alert: (\w+)", rules))
+
+
+def test_A1_the_http_calls_of_the_operating_page_are_what_the_api_takes() -> None:
+    page = (ROOT / "docs" / "operating.md").read_text()
+    calls = re.findall(r"^curl -X POST http://\S+?:\d+(/\S+) \\\n +-d '(.*)'$", page, re.MULTILINE)
+    wanted = {"/api/v2/topics": (ROUTES, TopicRequest), "/api/v2/sources": (CAPTURE_ROUTES, SourceRequest)}
+    assert [path for path, _ in calls] == list(wanted)
+    for path, body in calls:
+        routes, kind = wanted[path]
+        assert any(route.path == path and "POST" in (route.methods or ()) for route in routes)
+        msgspec.json.decode(body, type=kind)
 
 
 def test_every_guarantee_names_tests_that_name_its_rules() -> None:

@@ -36,11 +36,11 @@ FAILING = "import sys; print('no such thing', file=sys.stderr); sys.exit(2)"
 def spec(tmp_path: Path, code: str, name: str = "child") -> ChildSpec:
     flag = tmp_path / f"{name}.up"
 
-    async def is_ready() -> bool:
-        return flag.exists()
+    async def not_ready() -> str:
+        return "" if flag.exists() else "no flag"
 
     return ChildSpec(name=name, command=(sys.executable, "-c", code, str(flag)), environ=dict(os.environ),
-                     stderr_path=str(tmp_path / f"{name}.stderr"), is_ready=is_ready, about={"id": 7})
+                     stderr_path=str(tmp_path / f"{name}.stderr"), not_ready=not_ready, about={"id": 7})
 
 
 def state(tmp_path: Path) -> dict[str, Any]:
@@ -178,6 +178,19 @@ def test_P8_a_child_that_is_not_needed_keeps_nobody_from_starting(tmp_path: Path
             assert (good.state, good.restarts, bad.last_exit) == (RUNNING, 0, 2)
             assert bad.last_words() == "no such thing"
             assert bad.backoff.most_s == 60.0
+        finally:
+            await supervisor.stop()
+
+    asyncio.run(main())
+
+
+def test_A2_a_child_that_is_late_says_why(tmp_path: Path) -> None:
+    async def main() -> None:
+        late = spec(tmp_path, "import time; time.sleep(600)")
+        supervisor = Supervisor([late], state_path=str(tmp_path / "state.json"), about={})
+        try:
+            with pytest.raises(TimeoutError, match=r"not ready after 0.3 s: child \(no flag\)"):
+                await supervisor.start(ready_s=0.3)
         finally:
             await supervisor.stop()
 

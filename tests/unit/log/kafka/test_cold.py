@@ -161,7 +161,7 @@ def test_L20_topics_are_created_and_deleted(tmp_path: Path, version: int) -> Non
         wire = await node.connect()
         topics = [
             {"name": "a", "num_partitions": 3, "replication_factor": 1,
-             "configs": [{"name": "retention.ms", "value": "1000"}]},
+             "configs": [{"name": "max.message.bytes", "value": "1000"}]},
             {"name": "bad name", "num_partitions": 1, "replication_factor": 1},
             {"name": "many copies", "num_partitions": 1, "replication_factor": 3},
             {"name": "b", "num_partitions": 1, "replication_factor": 3},
@@ -181,7 +181,7 @@ def test_L20_topics_are_created_and_deleted(tmp_path: Path, version: int) -> Non
         if version >= 5:
             assert answer["topics"][0]["num_partitions"] == 3
             configs = {entry["name"]: entry["value"] for entry in answer["topics"][0]["configs"]}
-            assert configs["retention.ms"] == "1000"
+            assert configs["max.message.bytes"] == "1000"
         again = await wire.call("CreateTopics", {**fields, "topics": topics[:1], "validate_only": False})
         assert again["topics"][0]["error_code"] == 36
         gone = await wire.call("DeleteTopics", {"topic_names": ["a", "nobody"], "timeout_ms": 5_000}, version=5)
@@ -227,7 +227,7 @@ def test_L20_partitions_are_added(tmp_path: Path, version: int) -> None:
 def test_L20_settings_of_a_topic_are_read_and_changed(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         wire = await node.connect()
-        await wire.create("t", retention_ms="1000")
+        await wire.create("t", max_message_bytes="1000")
 
         async def read(version: int) -> dict[str, tuple[str, int]]:
             resource = {"resource_type": 2, "resource_name": "t", "keys": None}
@@ -241,18 +241,20 @@ def test_L20_settings_of_a_topic_are_read_and_changed(tmp_path: Path) -> None:
 
         for version in range(1, 5):
             configs = await read(version)
-            assert configs["retention.ms"] == ("1000", 1)
+            assert configs["max.message.bytes"] == ("1000", 1)
             assert configs["cleanup.policy"] == ("delete", 5)
-        assert await change("IncrementalAlterConfigs", "segment.bytes", "1048576") == 0
-        assert (await read(4))["segment.bytes"] == ("1048576", 1)
-        assert (await read(4))["retention.ms"] == ("1000", 1)
-        assert await change("IncrementalAlterConfigs", "retention.ms", None, operation=1) == 0
-        assert (await read(4))["retention.ms"][1] == 5
-        assert await change("IncrementalAlterConfigs", "retention.ms", "soon") == 40
+            assert configs["retention.ms"] == ("-1", 5)
+        assert await change("IncrementalAlterConfigs", "replica.lag.time.max.ms", "9000") == 0
+        assert (await read(4))["replica.lag.time.max.ms"] == ("9000", 1)
+        assert (await read(4))["max.message.bytes"] == ("1000", 1)
+        assert await change("IncrementalAlterConfigs", "max.message.bytes", None, operation=1) == 0
+        assert (await read(4))["max.message.bytes"][1] == 5
+        assert await change("IncrementalAlterConfigs", "max.message.bytes", "soon") == 40
+        assert await change("IncrementalAlterConfigs", "retention.ms", "60000") == 40
         assert await change("IncrementalAlterConfigs", "cleanup.policy", "x", operation=2) == 42
-        assert await change("IncrementalAlterConfigs", "retention.ms", "1", name="nobody") == 3
-        assert await change("AlterConfigs", "retention.ms", "7") == 0  # replaces: what is not named goes
-        assert (await read(4))["segment.bytes"][1] == 5
+        assert await change("IncrementalAlterConfigs", "max.message.bytes", "1", name="nobody") == 3
+        assert await change("AlterConfigs", "max.message.bytes", "7") == 0  # replaces: what is not named goes
+        assert (await read(4))["replica.lag.time.max.ms"][1] == 5
         await wire.close()
 
     run(tmp_path, test)
