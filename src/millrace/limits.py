@@ -184,3 +184,9 @@ SINK_MESSAGE_BYTES_MAX = BATCH_BYTES_MAX  # what target topics take unless told 
 SINK_BATCH_BYTES = 512 * KIB       # a batch is closed at this size: its followers are asked for it at once
 SINK_BATCH_MESSAGES_MAX = 10_000   # ... or at this count: a consumer's poll handles a batch as a whole
 SINK_ENCODE_BYTES = 64 * MIB       # about what is encoded at once: arrays end at 2 GiB, escapes make six bytes of one
+
+# -- hosts of changefeeds ------------------------------------------------------------------------------------------
+FEED_HEARTBEAT_S = 0.5             # between pings of a coordinator or maintainer: twelve in a session
+FEED_PASS_GAP_S = 0.02             # between two passes of one machine: answers that come together cost one
+FEED_LEASES_EVERY_S = 1.0          # who lives, and where, is read from the store this often by every capture
+FEED_SNAPSHOT_EVERY_RECORDS = 1_000  # of a changefeed's office, or as many as it has spans: a checkpoint is a record
