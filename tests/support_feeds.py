@@ -10,23 +10,29 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from millrace.changefeed.coordinator import CoordinatorShell, Workshop
 from millrace.changefeed.feeds.capture import FeedCapture
 from millrace.changefeed.feeds.ports import DdlTaken, DispatchingReport, FeedHome, Mark, News, Rounds, Work
+from millrace.changefeed.feeds.surroundings import Surroundings
 from millrace.changefeed.members import CaptureInfo, Membership
+from millrace.changefeed.office import OFFICE, OfficeWriter
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.checkpoint import Committed
-from millrace.core.feeds.feeds import FeedEntry
+from millrace.core.feeds.effects import Send
+from millrace.core.feeds.feeds import FeedEntry, office
 from millrace.errors import MillraceError, StoreUnreachable
-from millrace.model.changefeeds import ChangefeedSpec, DdlPosition
+from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, FeedRecords, decode_feed
 from millrace.model.spans import Dispatcher, Span, SpanId, TableId, TablePartition
 from millrace.ops.ports import Ports
+from millrace.ops.real import real_ports
 from millrace.store.campaign import CampaignTimes
 from millrace.store.contract import Candidate, Store
+from millrace.store.sqlite import SqliteStore
 from millrace_sim.checkers import Violation
 from millrace_sim.control.data import FeedData
 
@@ -35,6 +41,7 @@ SESSION_S, TENURE_S, HEARTBEAT_S = 1.5, 1.0, 0.1
 ROUND_S = 0.01
 
 Parts = tuple[TablePartition, ...]
+M = TypeVar("M")
 
 
 class Target:
@@ -242,21 +249,31 @@ class MemoryDispatching:
 
 
 class CutStore:
-    """A store that can fall silent for one of its users: as for a process that is no more."""
+    """A store that can fall silent for one of its users: as for a process that is no more, or between two calls."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.cut = False
+        self.refuse: dict[str, int] = {}                      # how many of the next such calls do not arrive
+        self.lose: dict[str, int] = {}                        # ... or arrive, and their answers do not
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._store, name)
 
         async def asked(*arguments: Any, **named: Any) -> Any:
-            if self.cut:
+            if self.cut or self._counts(self.refuse, name):
                 raise StoreUnreachable(f"{name}: cut off")
-            return await call(*arguments, **named)
+            answer = await call(*arguments, **named)
+            if self._counts(self.lose, name):
+                raise StoreUnreachable(f"{name}: the answer was lost")
+            return answer
 
         return asked
+
+    @staticmethod
+    def _counts(faults: dict[str, int], name: str) -> bool:
+        faults[name] = faults.get(name, 0) - 1
+        return faults[name] >= 0
 
 
 def free_port() -> int:
@@ -324,3 +341,54 @@ async def until(what: Callable[[], object], within_s: float = 60.0) -> None:
 
 def spec(feed: str = "orders") -> ChangefeedSpec:
     return ChangefeedSpec(id=feed, source="shop", sink="kafka:")
+
+
+class Alone:
+    """One capture's surroundings with a real store, for a host by itself: what it sends is kept."""
+
+    def __init__(self, directory: Path, *, capture: int = 1) -> None:
+        self.ports = real_ports()
+        self.plain = SqliteStore(str(directory), self.ports)
+        self.store: Any = CutStore(self.plain)
+        self.sent: list[Send] = []
+        self.deliver: Callable[[Send], None] = lambda send: None
+        self.target = Target("orders")
+        self.targets = {"orders": self.target}
+        self.dispatching = MemoryDispatching(self.targets, capture)
+        self.homes = MemoryHomes(self.targets)
+        self.me = Candidate(capture, f"127.0.0.1:{capture}", self.ports.processes.me())
+        self.around = Surroundings(
+            me=self.me, incarnation=1, session_s=SESSION_S, ports=self.ports, store=self.store, homes=self.homes,
+            dispatching=self.dispatching, send=self._send, heartbeat_s=HEARTBEAT_S)
+
+    def _send(self, send: Send) -> None:
+        self.sent.append(send)
+        asyncio.get_running_loop().call_soon(self.deliver, send)
+
+    def said(self, kind: type[M]) -> list[M]:
+        return [send.message for send in self.sent if isinstance(send.message, kind)]
+
+    async def created(self, *feeds: str) -> None:
+        """Changefeeds in the coordinator's office, as a former coordinator left them."""
+        token = await self.plain.acquire(OFFICE, self.me, 60.0)
+        writer = await OfficeWriter.load(self.plain, token)
+        for feed in feeds:
+            made = spec(feed)
+            await writer.submit_feeds(lambda state, made=made: state.create(made, wall_ms=1))  # type: ignore[misc]
+        await self.plain.release(OFFICE, token)
+
+    async def records(self, feed: str = "orders") -> list[FeedRecords]:
+        return [decode_feed(data) for _, data in await self.plain.read(office(feed), 0, 10_000)]
+
+
+def play_alone(directory: Path, story: Callable[[Alone], Awaitable[None]]) -> Alone:
+    async def main() -> Alone:
+        alone = Alone(directory)
+        try:
+            await story(alone)
+        finally:
+            await alone.dispatching.close()
+            await alone.plain.close()
+        return alone
+
+    return asyncio.run(main())

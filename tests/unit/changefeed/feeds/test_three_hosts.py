@@ -9,10 +9,9 @@ from pathlib import Path
 from millrace.changefeed.feeds.coordinator_host import CoordinatorHost
 from millrace.changefeed.feeds.history import FeedHistory
 from millrace.changefeed.feeds.maintainer_host import MaintainerHost
-from millrace.changefeed.office import read_office
-from millrace.core.feeds.feeds import FeedsDecision, FeedsState, office
-from millrace.errors import NotCoordinator, UnknownChangefeed
-from millrace.model.changefeeds import decode_feed
+from millrace.core.feeds.feeds import FeedsDecision, FeedsState
+from millrace.errors import NotCoordinator
+from millrace.model.spans import Place
 from millrace.ops.real import real_ports
 from millrace.store.sqlite import SqliteStore
 from support_feeds import Host, Target, spec, until
@@ -30,8 +29,9 @@ class World:
     def coordinator(self) -> CoordinatorHost | None:
         return next((h.feeds.coordinator for h in self.hosts.values() if h.feeds.coordinator is not None), None)
 
-    def coordinator_id(self) -> int:
-        return next(n for n, h in self.hosts.items() if h.feeds.coordinator is not None)
+    def is_removed(self) -> bool:
+        host = self.coordinator()
+        return host is not None and FEED not in host.machine.state.feeds
 
     def maintainer(self) -> MaintainerHost | None:
         found = [h.feeds.maintainers[FEED] for h in self.hosts.values() if FEED in h.feeds.maintainers]
@@ -119,7 +119,7 @@ def test_C1_C4_C6_a_changefeed_is_placed_moved_paused_resumed_and_removed(tmp_pa
         highest = host.machine.state.epoch if host.machine is not None else 0
 
         await w.ask(lambda state: state.remove(FEED))
-        await until(lambda: w.coordinator() is not None and FEED not in w.coordinator().machine.state.feeds)
+        await until(w.is_removed)
         assert not any(w.held().values())
         history = await FeedHistory.take(w.store, FEED, next(iter(w.hosts.values())).feeds.around.me, 10_000)
         assert history.state.epoch > highest
@@ -130,6 +130,6 @@ def test_C1_C4_C6_a_changefeed_is_placed_moved_paused_resumed_and_removed(tmp_pa
     assert world.target.found() == []
 
 
-def places(host: MaintainerHost) -> list[object]:
+def places(host: MaintainerHost) -> list[Place]:
     assert host.machine is not None
     return [span.place for span in host.machine.state.spans.values() if span.place is not None]
