@@ -134,7 +134,10 @@ class FeedCapture:
                 self._put_out(Unreachable(f"the coordinator has not heard this capture for {silent_s:g} s"))
                 return
             for manager in self.managers.values():
-                manager.tick(self.member.view, self.member.liveness)
+                try:
+                    manager.tick(self.member.view, self.member.liveness)
+                except Exception:                            # a mistake in one data path must not stop the others
+                    log.exception("a dispatcher manager failed", feed=manager.feed)
 
     def _is_put_out(self) -> bool:
         now = self.around.now()

@@ -64,12 +64,14 @@ class Dispatching(Protocol):
 
     async def start(self, work: Work, rounds: Rounds) -> bool:
         """Take it over: epoch, fence, scan, in this order [V11]; True: its rounds may begin. False: its positions carry
-        this epoch or a greater one, somebody else has the span."""
+        this epoch or a greater one, somebody else has the span. After an error it is placed again under another epoch:
+        what a person or a policy must know of (a scan that cannot prove) is better told as the error of a round."""
 
     def stop(self, work: Work) -> None:
         """Nothing more for it; a round that it is in ends by itself."""
 
-    def report(self, feed: str) -> DispatchingReport: ...
+    def report(self, feed: str) -> DispatchingReport:
+        """At once, from memory: asked at every heartbeat and ping."""
 
 
 class Mark(NamedTuple):
