@@ -256,6 +256,7 @@ class CutStore:
         self.cut = False
         self.refuse: dict[str, int] = {}                      # how many of the next such calls do not arrive
         self.lose: dict[str, int] = {}                        # ... or arrive, and their answers do not
+        self.appended: list[bytes] = []                       # records that stand, of all offices
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._store, name)
@@ -264,6 +265,8 @@ class CutStore:
             if self.cut or self._counts(self.refuse, name):
                 raise StoreUnreachable(f"{name}: cut off")
             answer = await call(*arguments, **named)
+            if name == "append":
+                self.appended += arguments[3]
             if self._counts(self.lose, name):
                 raise StoreUnreachable(f"{name}: the answer was lost")
             return answer

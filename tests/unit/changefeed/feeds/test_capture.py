@@ -134,12 +134,13 @@ def test_C1_a_former_coordinator_and_another_incarnations_commands_change_nothin
         await s.answered(4)
         assert not s.capture.maintainers
         s.say(PlaceMaintainer(4, FEED, 3, 5))
-        await until(lambda: FEED in s.capture.maintainers)
+        await until(lambda: FEED in s.capture.maintainers and s.capture.maintainers[FEED].machine)
+        host = s.capture.maintainers[FEED]
         s.say(EndMaintainer(3, FEED, 3, 5))
         await s.answered(4)
         assert FEED in s.capture.maintainers
         s.say(EndMaintainer(4, FEED, 3, 5))
-        await until(lambda: FEED not in s.capture.maintainers)
+        await until(lambda: FEED not in s.capture.maintainers and host.machine is None)
         s.say(PlaceMaintainer(4, FEED, 3, 5))
         assert (await s.answered(4)).maintainers == (), "ended is ended"
 
@@ -158,13 +159,29 @@ def test_C2_a_maintainer_that_is_not_granted_its_office_is_reported_gone(tmp_pat
     play(tmp_path, story)
 
 
+def test_C1_a_maintainer_that_has_not_replayed_its_office_is_reported_as_not_ready(tmp_path: Path) -> None:
+    async def story(s: Story) -> None:
+        await s.a.created(FEED)
+        s.a.store.refuse["grant"] = 1_000
+        await s.answered(4)
+        s.say(PlaceMaintainer(4, FEED, 3, 5))
+        await until(lambda: FEED in s.capture.maintainers)
+        assert (await s.answered(4)).maintainers == ((FEED, 3, False),)
+
+    play(tmp_path, story)
+
+
 def test_C2_a_later_maintainer_on_the_same_capture_replaces_the_earlier_one(tmp_path: Path) -> None:
     async def story(s: Story) -> None:
         await s.a.created(FEED)
+        hosts = []
         for epoch in (3, 4):
             s.say(PlaceMaintainer(4, FEED, epoch, 5))
             await until(lambda epoch=epoch: FEED in s.capture.maintainers  # type: ignore[misc]
-                        and s.capture.maintainers[FEED].epoch == epoch and s.capture.maintainers[FEED].lives)
+                        and s.capture.maintainers[FEED].epoch == epoch and s.capture.maintainers[FEED].machine)
+            hosts.append(s.capture.maintainers[FEED])
+        await until(lambda: hosts[0].machine is None)
+        assert hosts[1].machine is not None
         holder = await s.a.plain.holder(office(FEED))
         assert holder is not None
         assert holder.token == 4

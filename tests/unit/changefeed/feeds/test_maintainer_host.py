@@ -15,7 +15,15 @@ from millrace.changefeed.feeds.ports import DdlTaken, News
 from millrace.core.feeds.effects import Send
 from millrace.core.feeds.feeds import office
 from millrace.errors import Unreachable
-from millrace.model.changefeeds import CheckpointReached, EpochsTaken, FeedBegun, FeedError, SpanPlaced, SpanRecorded
+from millrace.model.changefeeds import (
+    CheckpointReached,
+    EpochsTaken,
+    FeedBegun,
+    FeedError,
+    SpanPlaced,
+    SpanRecorded,
+    decode_feed,
+)
 from millrace.model.feed_messages import (
     DispatcherRefused,
     MaintainerPing,
@@ -86,21 +94,24 @@ def play(directory: Path, story: Callable[[Story], Awaitable[None]]) -> Alone:
 
 def test_C2_its_first_records_stand_before_anything_is_asked_of_anybody(tmp_path: Path) -> None:
     async def story(s: Story) -> None:
-        stood: list[list[object]] = []
-        before = s.a.deliver
+        before, asked = s.a.deliver, []
 
         def deliver(send: Send) -> None:
             if isinstance(send.message, StartDispatcher):
-                stood.append([send.message.id, send.message.epoch])
+                asked.append(send.message)
+                records = [decode_feed(data) for data in s.a.store.appended]
+                placed = [(r.id, r.place.epoch) for r in records if isinstance(r, SpanPlaced)]
+                assert (send.message.id, send.message.epoch) in placed, "asked for what is not durable"
+                stood.append(send.message)
             before(send)
 
+        stood: list[StartDispatcher] = []
         s.a.deliver = deliver
         await until(s.works)
+        assert stood == asked
+        assert len(stood) >= 3
         records = await s.a.records()
         assert [type(r) for r in records[:5]] == [EpochsTaken, SpanRecorded, SpanRecorded, SpanRecorded, FeedBegun]
-        placed = [[r.id, r.place.epoch] for r in records if isinstance(r, SpanPlaced)]
-        assert all(asked in placed for asked in stood)
-        assert len(stood) >= 3
         holder = await s.a.plain.holder(office(FEED))
         assert holder is not None
         assert holder.token == EPOCH
