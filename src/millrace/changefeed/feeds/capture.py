@@ -4,8 +4,8 @@
     leases ──▶ who lives, and where
 
 In: messages, leases, time. Out: hosts started and ended as the machines say. Promises: every message goes to the
-machine that judges its epoch, none is obeyed here; a capture that the coordinator has not heard for three sessions ends
-its work and says so (`put_out`), to be started as a new incarnation [C9].
+machine that judges its epoch, none is obeyed here; a capture that the coordinator has not heard for three sessions
+takes nothing new and says so once (`put_out`): its owner ends it, and starts it as a new incarnation [C9].
 """
 
 from __future__ import annotations
@@ -129,10 +129,10 @@ class FeedCapture:
         while True:
             await asyncio.sleep(self.around.heartbeat_s)
             self.around.living.look(self.around.ports)
-            if self._is_put_out():
+            if self.member.liveness != "stopping" and self._is_put_out():
+                self.member.liveness = "stopping"            # until its owner ends it, it takes nothing new
                 silent_s = limits.PUT_OUT_SESSIONS * self.around.session_s
                 self._put_out(Unreachable(f"the coordinator has not heard this capture for {silent_s:g} s"))
-                return
             for manager in self.managers.values():
                 try:
                     manager.tick(self.member.view, self.member.liveness)

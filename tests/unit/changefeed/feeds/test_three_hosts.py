@@ -133,3 +133,25 @@ def test_C1_C4_C6_a_changefeed_is_placed_moved_paused_resumed_and_removed(tmp_pa
 def places(host: MaintainerHost) -> list[Place]:
     assert host.machine is not None
     return [span.place for span in host.machine.state.spans.values() if span.place is not None]
+
+
+def test_C9_a_coordinator_that_nobody_hears_gives_its_office_away_and_is_put_out(tmp_path: Path) -> None:
+    async def story(w: World) -> None:
+        await w.ask(lambda state: state.create(spec(FEED), wall_ms=1))
+        await until(w.is_placed)
+        w.target.advance(20)
+        await until(lambda: w.target.is_eaten() and w.checkpoint() >= 20)
+        number, mute = next((n, h) for n, h in w.hosts.items() if h.feeds.coordinator is not None)
+        await mute.feeds._post.close()                        # it reaches the store, and no capture
+        await until(lambda: any(h.feeds.coordinator is not None for n, h in w.hosts.items() if n != number))
+        assert mute.feeds.coordinator is None
+        w.target.advance(40)
+        await until(lambda: mute.put_out)
+        del w.hosts[number]
+        await until(lambda: w.is_placed() and w.target.is_eaten() and w.checkpoint() >= 40)
+        held = mute.feeds.managers[FEED].machine.held if FEED in mute.feeds.managers else {}
+        await until(lambda: not held)                         # who finds a greater epoch removes itself [C3]
+        assert len(mute.put_out) == 1
+        await mute.stop()
+
+    assert play(tmp_path / "store", story).target.found() == []
