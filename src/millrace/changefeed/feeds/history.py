@@ -8,6 +8,7 @@ an error nothing is written through this object any more; the counter of epochs 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -60,7 +61,10 @@ class FeedHistory:
         state, index = FeedState(), 0
         found = await store.load_snapshot(office(feed))
         if found is not None:
-            index, state = found[0], decode_snapshot(found[1])
+            index = found[0]
+            for so_far in restored(found[1]):
+                state = so_far
+                await asyncio.sleep(0)                       # large ones take seconds: leases and pings go on
         snapshot_index = index
         while page := await store.read(office(feed), index, READ_PAGE):
             for _, data in page:
@@ -121,7 +125,8 @@ def _records(state: FeedState) -> Iterator[FeedRecords]:
     yield CheckpointReached(state.checkpoint)
 
 
-def decode_snapshot(blob: bytes) -> FeedState:
+def restored(blob: bytes) -> Iterator[FeedState]:
+    """The state as it grows out of a snapshot, page by page; the last one is whole."""
     if not blob:
         raise Malformed("snapshot of a changefeed without version")
     if blob[0] > VERSION:
@@ -130,8 +135,8 @@ def decode_snapshot(blob: bytes) -> FeedState:
         found = msgspec.msgpack.decode(blob[1:], type=_Snapshot)
     except msgspec.MsgspecError as error:
         raise Malformed(f"snapshot of a changefeed: {error}") from error
-    state = FeedState()
-    for record in found.records:
-        state.replay(decode_feed(record))
-    state.next_id = max(state.next_id, found.next_id)
-    return state
+    state = FeedState(next_id=found.next_id)
+    for start in range(0, len(found.records), READ_PAGE):
+        for record in found.records[start:start + READ_PAGE]:
+            state.replay(decode_feed(record))
+        yield state

@@ -8,7 +8,7 @@ import pytest
 
 from millrace import limits
 from millrace.changefeed.feeds import history as module
-from millrace.changefeed.feeds.history import FeedHistory, decode_snapshot, encode_snapshot
+from millrace.changefeed.feeds.history import FeedHistory, encode_snapshot, restored
 from millrace.core.feeds.feeds import office
 from millrace.core.feeds.office import FeedState
 from millrace.errors import Deposed, Malformed, NewerFormat, StoreUnreachable
@@ -129,6 +129,20 @@ def test_C6_a_snapshot_that_cannot_be_saved_costs_nothing(tmp_path: Path, monkey
     play_alone(tmp_path, story)
 
 
+def test_C2_a_large_office_comes_back_from_its_snapshot(tmp_path: Path) -> None:
+    async def story(a: Alone) -> None:
+        many: list[FeedRecords] = [SpanRecorded(n, whole(TableId("shop", n), 1)) for n in range(4_500)]
+        history = await took(a, 1)
+        await history.append(many)
+        for record in many:
+            history.state.replay(record)
+        await history.keep_short()
+        assert await a.plain.load_snapshot(office("orders")) is not None
+        assert (await took(a, 2)).state == history.state
+
+    play_alone(tmp_path, story)
+
+
 def test_V9_an_emptied_office_keeps_its_counter_of_epochs(tmp_path: Path) -> None:
     async def story(a: Alone) -> None:
         history = await took(a, 1)
@@ -142,7 +156,7 @@ def test_V9_an_emptied_office_keeps_its_counter_of_epochs(tmp_path: Path) -> Non
 
 def test_C4_a_snapshot_gives_the_same_state_again_and_no_id_twice() -> None:
     state = replayed(RECORDS)
-    again = decode_snapshot(encode_snapshot(state))
+    again = list(restored(encode_snapshot(state)))[-1]
     again.by_capture = {c: here for c, here in again.by_capture.items() if here}
     assert again == state
     assert again.next_id == 5
@@ -152,7 +166,7 @@ def test_C4_a_snapshot_gives_the_same_state_again_and_no_id_twice() -> None:
 def test_L19_another_version_is_refused() -> None:
     blob = encode_snapshot(FeedState())
     with pytest.raises(NewerFormat):
-        decode_snapshot(bytes([module.VERSION + 1]) + blob[1:])
+        list(restored(bytes([module.VERSION + 1]) + blob[1:]))
     for bad in (b"", blob[:1], blob[:1] + b"\xc1"):
         with pytest.raises(Malformed):
-            decode_snapshot(bad)
+            list(restored(bad))
