@@ -82,10 +82,12 @@ class MaintainerHost:
         machine = self.machine
         if machine is None:
             return
-        if isinstance(message, ManagerAnswer):
-            self._hear(partial(machine.on_answer, message))
-        else:
+        if isinstance(message, DispatcherRefused):
             self._hear(partial(machine.on_refused, message))
+        elif message.changed or not machine.ready:
+            self._hear(partial(machine.on_answer, message))
+        else:                                                # it is heard, and has no news: the next heartbeat will do
+            self._inbox.append(partial(machine.on_answer, message))
 
     def poke(self) -> None:
         self._beat.poke()

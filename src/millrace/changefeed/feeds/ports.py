@@ -104,7 +104,8 @@ class FeedHome(Protocol):
     def tables(self) -> Mapping[TableId, int]:
         """Those that the changefeed begins with, and their partitions."""
 
-    def news(self) -> News: ...
+    def news(self) -> News:
+        """At once, from memory: asked in every pass, up to fifty times a second."""
 
     async def take_ddl(self, epoch: int) -> DdlTaken | None:
         """The ddl position under this epoch, earlier writers fenced, the target scanned. None: a greater one stands."""
