@@ -190,3 +190,9 @@ WORK_SENDING_S = 3.0               # of a work's deadline: the rest is for answe
 WORK_PENDING_BYTES_MAX = 16 * MIB  # encoded and not delivered, per work: reading waits
 WRITE_LOOK_S = 0.05                # how often a work looks at its time
 QUARANTINE_ROW_BYTES_MAX = 8 * MIB  # a larger row is not kept twice: below what a batch takes, its key beside it
+
+# -- hosts of changefeeds ------------------------------------------------------------------------------------------
+FEED_HEARTBEAT_S = 0.5             # between pings of a coordinator or maintainer: twelve in a session
+FEED_PASS_GAP_S = 0.02             # between two passes of one machine: answers that come together cost one
+FEED_LEASES_EVERY_S = 1.0          # who lives, and where, is read from the store this often by every capture
+FEED_SNAPSHOT_EVERY_RECORDS = 1_000  # of a changefeed's office, or as many as it has spans: a checkpoint is a record

@@ -139,18 +139,37 @@ class Reign:
         return await self._writer.submit(decide)
 
 
+FeedsInOffice = Callable[[OfficeWriter, int], Awaitable[str]]      # writer, token; until it says why it had to end
+
+
 class CoordinatorShell:
-    def __init__(self, store: Store, ports: Ports, times: CampaignTimes, me: Candidate, workshop: Workshop) -> None:
-        self._store, self._ports, self._workshop, self._me = store, ports, workshop, me
+    def __init__(self, store: Store, ports: Ports, times: CampaignTimes, me: Candidate, workshop: Workshop, *,
+                 feeds: FeedsInOffice | None = None) -> None:
+        """`feeds`: what the office does about changefeeds, for as long as a tenure lasts."""
+        self._store, self._ports, self._workshop, self._me, self._feeds = store, ports, workshop, me, feeds
         self._campaign = Campaign(store, ports, times, me, office=OFFICE, serve=self._rule)
         self._reign: Reign | None = None
+        self._standing_back: asyncio.Task[None] | None = None
         self.tenures = 0
 
     def start(self) -> None:
         self._campaign.start()
 
     async def stop(self) -> None:
+        if self._standing_back is not None:
+            self._standing_back.cancel()
+            await asyncio.gather(self._standing_back, return_exceptions=True)
         await self._campaign.stop()
+
+    def stand_back(self, for_s: float) -> None:
+        """Free the office, and be no candidate for so long: others may hear more than we do [C9]."""
+        if self._standing_back is None or self._standing_back.done():
+            self._standing_back = asyncio.create_task(self._stand_back(for_s), name="coordinator-stands-back")
+
+    async def _stand_back(self, for_s: float) -> None:
+        await self._campaign.stop()
+        await asyncio.sleep(for_s)
+        self._campaign.start()
 
     @property
     def reign(self) -> Reign | None:
@@ -178,12 +197,13 @@ class CoordinatorShell:
         except MillraceError as error:
             log.error("the coordinator's records cannot be read", error=str(error), code=error.code)
             return f"records cannot be read: {error}"
-        reign = Reign(self._ports, writer, self._workshop)
+        reign, feeds, token = Reign(self._ports, writer, self._workshop), self._feeds, self._campaign.tenure.token
+        works = [reign.watch] if feeds is None else [reign.watch, lambda: feeds(writer, token)]
         try:
             reign.begin()
             self._reign = reign
-            log.info("coordinator serves", sources=len(reign.state.sources), token=self._campaign.tenure.token)
-            why = await first_end_of(reign.watch)
+            log.info("coordinator serves", sources=len(reign.state.sources), token=token)
+            why = await first_end_of(*works)
         except (Exception, asyncio.CancelledError):
             await self._end(reign)
             raise

@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from millrace.errors import MillraceError, StaleIncarnation, Unreachable
+from millrace.model.ids import ProcessIdentity
 from millrace.ops.ports import Ports
 from millrace.store.contract import Store
 
@@ -30,6 +31,8 @@ class CaptureInfo(msgspec.Struct, frozen=True):
     incarnation: int
     address: str               # HTTP, host:port
     pid: int
+    link: str = ""             # host:port where its links are answered; empty: it hosts no changefeeds
+    process: ProcessIdentity | None = None
 
 
 class Membership:

@@ -1,4 +1,4 @@
-"""Decide, write, replay for an office that decides rarely: one decision at a time, one append each.
+"""Decide, write, replay for the office `coordinator`: one decision at a time, sources and changefeeds in one history.
 
 In: decisions to make, as functions of the present state. Out: their replies, once their records are durable and
 replayed. Promises: a decision is made on a state that holds every record written before it; a caller that goes away
@@ -9,22 +9,20 @@ to read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import msgspec
 import structlog
 
+from millrace.changefeed.appends import in_appends
+from millrace.changefeed.office_snapshot import decode_snapshot, encode_snapshot
 from millrace.core.decision import CoordinatorDecision
+from millrace.core.feeds.feeds import FeedsDecision, FeedsState
 from millrace.core.sources.registry import CoordinatorState
-from millrace.errors import Malformed, MillraceError, NotCoordinator
-from millrace.model.sources import (
-    CoordinatorRecords,
-    SourceCreated,
-    SourceRemoving,
-    decode_coordinator,
-    encode_record,
-)
+from millrace.errors import IndexCompacted, MillraceError, NotCoordinator
+from millrace.model import sources
+from millrace.model.changefeeds import CoordinatorRecords, decode_coordinator, encode_record
 from millrace.store.contract import Store
 
 log = structlog.get_logger(__name__)
@@ -36,14 +34,53 @@ SNAPSHOT_EVERY_RECORDS = 1_000
 R = TypeVar("R")
 
 
+@dataclass(slots=True)
+class OfficeStates:
+    """The office replayed up to `index`: each state takes its own records."""
+
+    sources: CoordinatorState = field(default_factory=CoordinatorState)
+    feeds: FeedsState = field(default_factory=FeedsState)
+    index: int = 0
+    snapshot_index: int = 0
+
+    def replay(self, record: CoordinatorRecords) -> None:
+        if isinstance(record, sources.CoordinatorRecords):
+            self.sources.replay(record)
+        else:
+            self.feeds.replay(record)
+
+
+async def read_office(store: Store) -> OfficeStates:
+    """Everything that stands in the store, replayed; for whoever wants to know, in office or not."""
+    while True:
+        try:
+            return await _read_once(store)
+        except IndexCompacted:
+            log.debug("the coordinator's records were shortened while they were read")
+
+
+async def _read_once(store: Store) -> OfficeStates:
+    states = OfficeStates()
+    found = await store.load_snapshot(OFFICE)
+    if found is not None:
+        states.index = states.snapshot_index = found[0]
+        states.sources, states.feeds = decode_snapshot(found[1])
+    while page := await store.read(OFFICE, states.index, READ_PAGE):
+        for _, data in page:
+            states.replay(decode_coordinator(data))
+        states.index = page[-1][0]
+    return states
+
+
 class OfficeWriter:
     """One tenure's pen."""
 
-    def __init__(self, store: Store, token: int, state: CoordinatorState, index: int, snapshot_index: int) -> None:
-        self._store, self._token, self._snapshot_index = store, token, snapshot_index
-        self.state = state
-        self.index = index
+    def __init__(self, store: Store, token: int, states: OfficeStates) -> None:
+        self._store, self._token, self._snapshot_index = store, token, states.snapshot_index
+        self.state, self.feeds = states.sources, states.feeds
+        self.index = states.index
         self.changed: Callable[[], None] = lambda: None      # called after each replay
+        self.replay_feed: Callable[[CoordinatorRecords], None] = self.feeds.replay   # a machine over it takes this over
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._turn = asyncio.Lock()
         self._turns: set[asyncio.Task[Any]] = set()
@@ -51,20 +88,18 @@ class OfficeWriter:
 
     @classmethod
     async def load(cls, store: Store, token: int) -> OfficeWriter:
-        """Everything that stands in the store, replayed. No lower token can add to it any more."""
-        state, index = CoordinatorState(), 0
-        found = await store.load_snapshot(OFFICE)
-        if found is not None:
-            index, state = found[0], decode_snapshot(found[1])
-        snapshot_index = index
-        while page := await store.read(OFFICE, index, READ_PAGE):
-            for _, data in page:
-                state.replay(decode_coordinator(data))
-            index = page[-1][0]
-        return cls(store, token, state, index, snapshot_index)
+        """No lower token can add to it any more."""
+        return cls(store, token, await read_office(store))
 
     async def submit(self, decide: Callable[[CoordinatorState], CoordinatorDecision[R]]) -> R:
         """The reply, when its records are durable and replayed; or what `decide` raised; or NotCoordinator."""
+        return await self._queue(lambda: decide(self.state))
+
+    async def submit_feeds(self, decide: Callable[[FeedsState], FeedsDecision[R]]) -> R:
+        """The same, about changefeeds."""
+        return await self._queue(lambda: decide(self.feeds))
+
+    async def _queue(self, decide: Callable[[], CoordinatorDecision[R] | FeedsDecision[R]]) -> R:
         turn = asyncio.create_task(self._take_turn(decide))
         self._turns.add(turn)
         turn.add_done_callback(self._turn_ended)
@@ -78,13 +113,13 @@ class OfficeWriter:
         """Decisions under way have ended: nothing of this tenure runs any more."""
         await asyncio.gather(*self._turns, return_exceptions=True)
 
-    async def _take_turn(self, decide: Callable[[CoordinatorState], CoordinatorDecision[R]]) -> R:
+    async def _take_turn(self, decide: Callable[[], CoordinatorDecision[R] | FeedsDecision[R]]) -> R:
         async with self._turn:
             if self._ended:
                 raise NotCoordinator("no longer the coordinator; ask again")
-            decision = decide(self.state)
+            decision = decide()
             if decision.records:
-                await self._write(decision)
+                await self._write(decision.records)
                 await self._keep_short()
         return decision.reply
 
@@ -93,19 +128,22 @@ class OfficeWriter:
         if not turn.cancelled():
             turn.exception()     # its caller may be gone: then nobody else asks for it
 
-    async def _write(self, decision: CoordinatorDecision[object]) -> None:
-        encoded = [encode_record(record) for record in decision.records]
+    async def _write(self, records: Sequence[CoordinatorRecords]) -> None:
         try:
-            last = await self._store.append(OFFICE, self._token, self.index, encoded)
+            for part in in_appends([encode_record(record) for record in records]):
+                last = await self._store.append(OFFICE, self._token, self.index, part)
+                assert last == self.index + len(part), "the store counts records as we do"
+                self.index = last
         except MillraceError as error:
             self._ended = True
             if not self.failed.done():
                 self.failed.set_result(f"a write failed: {error}")
             raise NotCoordinator("the coordinator lost its office while it wrote; ask again") from error
-        assert last == self.index + len(encoded), "the store counts records as we do"
-        self.index = last
-        for record in decision.records:
-            self.state.replay(record)
+        for record in records:
+            if isinstance(record, sources.CoordinatorRecords):
+                self.state.replay(record)
+            else:
+                self.replay_feed(record)
         self.changed()
 
     async def _keep_short(self) -> None:
@@ -114,29 +152,6 @@ class OfficeWriter:
             return
         self._snapshot_index = self.index     # a failed one is not tried again at once: the records still stand
         try:
-            await self._store.save_snapshot(OFFICE, self._token, self.index, encode_snapshot(self.state))
+            await self._store.save_snapshot(OFFICE, self._token, self.index, encode_snapshot(self.state, self.feeds))
         except MillraceError as error:
             log.error("snapshot of the coordinator's records not saved", error=str(error), code=error.code)
-
-
-def encode_snapshot(state: CoordinatorState) -> bytes:
-    records: list[CoordinatorRecords] = []
-    for name, entry in state.sources.items():
-        records.append(SourceCreated(entry.spec, entry.created_ms))
-        if entry.placed is not None:
-            records.append(entry.placed)
-        if entry.removing:
-            records.append(SourceRemoving(name))
-    return msgspec.msgpack.encode([state.epoch_floor, [encode_record(record) for record in records]])
-
-
-def decode_snapshot(blob: bytes) -> CoordinatorState:
-    try:
-        floor, records = msgspec.msgpack.decode(blob, type=tuple[int, list[bytes]])
-    except msgspec.MsgspecError as error:
-        raise Malformed(f"the coordinator's snapshot does not decode: {error}") from error
-    state = CoordinatorState()
-    for record in records:
-        state.replay(decode_coordinator(record))
-    state.epoch_floor = max(state.epoch_floor, floor)
-    return state

@@ -3,6 +3,7 @@
     frame   = u32 length | u8 format | u8 kind | u16 zero | u32 correlation | body
     control = HELLO, REQUEST, REPLY, ERROR: body is msgpack of one message of model.messages
     streams = ATTACH, FETCH, DATA, DETACH: body is a run of fixed entries (DATA entries are followed by their bytes)
+    FEEDS   = one message of model.feed_messages, as wire.feeds encodes it; unanswered, like a stream
 
 A FETCH entry is at once the follower's acknowledgement: `offset` is what it has made durable [L5]. Decoders are given
 hostile bytes by the fuzzer; all they raise is Malformed, or NewerFormat for a frame of a later version.
@@ -26,6 +27,7 @@ FORMAT = 1
 HELLO, REQUEST, REPLY, ERROR = 1, 2, 3, 4
 ATTACH, FETCH, DATA, DETACH = 10, 11, 12, 13
 PING, PONG = 20, 21
+FEEDS = 30
 
 _HEADER = Struct(">IBBHI")
 _HEADER_IN_FRAME = Struct(">BBHI")

@@ -252,3 +252,37 @@ def test_S3_an_epoch_without_a_reader_is_used_again() -> None:
 
     world = play(story)
     assert len(world.records()) == 2
+
+
+def test_C9_who_stands_back_frees_the_office_for_others_and_comes_back_later() -> None:
+    async def story(w: World) -> None:
+        w.boot(0, 1)
+        await w.until(lambda: w.coordinator is not None)
+        first = w.coordinator
+        assert first is not None
+        w.shells[first].stand_back(8.0)
+        w.shells[first].stand_back(60.0)                     # the first word counts
+        took_s = await w.until(lambda: w.coordinator == 1 - first)
+        assert took_s < 2.0
+        w.crash(1 - first)
+        took_s = await w.until(lambda: w.coordinator == first)
+        assert 5.0 < took_s < 9.0
+        assert w.shells[first].tenures == 2
+
+    play(story)
+
+
+def test_C9_a_capture_that_stops_while_it_stands_back_is_no_candidate_any_more() -> None:
+    async def story(w: World) -> None:
+        w.boot(0, 1)
+        await w.until(lambda: w.coordinator is not None)
+        first = w.coordinator
+        assert first is not None
+        w.shells[first].stand_back(3.0)
+        await w.until(lambda: w.coordinator == 1 - first)
+        await w.shells[first].stop()
+        w.crash(1 - first)
+        await asyncio.sleep(20)
+        assert w.coordinator is None
+
+    play(story)

@@ -1,0 +1,1 @@
+"""Shells of the machines in core/feeds: messages, offices, time; see README.md."""

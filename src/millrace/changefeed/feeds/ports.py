@@ -1,0 +1,130 @@
+"""What the hosts of changefeeds ask of the data path: dispatchers on this capture, and the home of positions.
+
+    manager's host ── prepare, start, stop ──▶ Dispatching ── report ──▶ manager's host
+    data path ── free, begin, is_present, ended, unknown ──▶ Rounds (the manager's host)
+    maintainer's host ── news, ddl position, close ──▶ FeedHome, opened by Homes
+
+Errors are of millrace.errors. After any of them it is open whether the call took effect: only a take-over under a
+greater epoch can tell, and that is what the hosts then ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from millrace.core.feeds.barrier import SchemaChange
+from millrace.core.feeds.checkpoint import Committed
+from millrace.core.feeds.feeds import FeedEntry
+from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, FeedError
+from millrace.model.spans import Dispatcher, Span, SpanId, TableId, TablePartition
+from millrace.model.tables import Lsn
+
+
+class Work(NamedTuple):
+    """One dispatcher's: a span under one epoch."""
+
+    feed: str
+    dispatcher: Dispatcher
+    span: Span
+
+
+class Rounds(Protocol):
+    """One changefeed's dispatchers on this capture, for whoever forms rounds of them [P2]."""
+
+    def free(self) -> list[Work]:
+        """Who may be in the next round: taken over, in no round, not waiting after an error."""
+
+    def begin(self, span_ids: Iterable[SpanId]) -> tuple[Dispatcher, ...]:
+        """Of free ones: from now on they are in a round, and stay until `ended` or `unknown`."""
+
+    def is_present(self, dispatcher: Dispatcher) -> bool:
+        """Whether a round's result is still ours to commit."""
+
+    def ended(self, dispatcher: Dispatcher, *, error: FeedError | None = None) -> None:
+        """Its round is over: committed, or failed with this error, then it waits before it is free again."""
+
+    def unknown(self, dispatcher: Dispatcher) -> None:
+        """Nobody can say what its round wrote: it goes, and is placed again under another epoch [P5]."""
+
+
+class DispatchingReport(NamedTuple):
+    """`rounds`: under way, also of dispatchers that are gone. `epochs`: that positions of held spans carry, as read."""
+
+    rounds: int = 0
+    epochs: Mapping[SpanId, int] = {}
+
+
+class Dispatching(Protocol):
+    """The data path on one capture. `stop` may come while `start` is under way; an epoch comes once only. Only `start`
+    may raise."""
+
+    def prepare(self, work: Work) -> None:
+        """It will probably be started: be warm. Nothing may be written."""
+
+    async def start(self, work: Work, rounds: Rounds) -> bool:
+        """Take it over: epoch, fence, scan, in this order [V11]; True: its rounds may begin. False: its positions carry
+        this epoch or a greater one, somebody else has the span. After an error it is placed again under another epoch:
+        what a person or a policy must know of (a scan that cannot prove) is better told as the error of a round."""
+
+    def stop(self, work: Work) -> None:
+        """Nothing more for it; a round that it is in ends by itself."""
+
+    def report(self, feed: str) -> DispatchingReport:
+        """At once, from memory: asked at every heartbeat and ping."""
+
+
+class Mark(NamedTuple):
+    """Of `progress`. `full`: `ends` names every partition."""
+
+    resolved: Lsn
+    ends: Mapping[TablePartition, int]
+    full: bool
+
+
+class News(NamedTuple):
+    """What was read since the last look, all at the first. Barriers stand on `Committed.marker`: it must be there."""
+
+    changes: tuple[SchemaChange, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    positions: Mapping[TablePartition, Committed] = {}
+
+
+class DdlTaken(NamedTuple):
+    """`written`: changes that stand in the target already, at and beyond the position."""
+
+    position: DdlPosition
+    written: tuple[tuple[TableId, int], ...] = ()
+
+
+class FeedHome(Protocol):
+    """One changefeed's positions, marks and schema changes, for one life of its maintainer."""
+
+    @property
+    def tables(self) -> Mapping[TableId, int]:
+        """Those that the changefeed begins with, and their partitions."""
+
+    def news(self) -> News:
+        """At once, from memory: asked in every pass, up to fifty times a second."""
+
+    async def take_ddl(self, epoch: int) -> DdlTaken | None:
+        """The ddl position under this epoch, earlier writers fenced, the target scanned. None: a greater one stands."""
+
+    async def write_change(self, epoch: int, table: TableId, change: int) -> bool:
+        """False: fenced."""
+
+    async def commit_ddl(self, expected: DdlPosition, wanted: DdlPosition) -> bool:
+        """Compare-and-set. False: something else stands."""
+
+    async def close_positions(self, span: Span, epoch: int) -> bool:
+        """No former owner commits or writes any more; may be repeated. False: a greater epoch stands."""
+
+    async def leave(self) -> None:
+        """This life is over."""
+
+
+class Homes(Protocol):
+    async def open(self, entry: FeedEntry) -> FeedHome: ...
+
+    async def remove(self, spec: ChangefeedSpec, epoch: int) -> None:
+        """Close every position of it and its ddl position under this epoch, remove what it left; may be repeated."""
