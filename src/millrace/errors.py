@@ -120,9 +120,19 @@ class UnknownTable(UserError):
 
 
 class InvalidTableRule(UserError):
-    """The message shows the rule and where in it the trouble is."""
+    """The message shows the rule and where in it the trouble is; `at` and `why` are for those who show more of it."""
 
     code = "invalid_table_rule"
+
+    def __init__(self, message: str, *, at: int = 0, why: str = "") -> None:
+        super().__init__(message)
+        self.at, self.why = at, why
+
+
+class InvalidExpression(UserError):
+    """A filter or projection in SQL; the message shows the expression and where in it the trouble is."""
+
+    code = "invalid_expression"
 
 
 class InvalidSinkUri(UserError):

@@ -184,3 +184,9 @@ SINK_MESSAGE_BYTES_MAX = BATCH_BYTES_MAX  # what target topics take unless told 
 SINK_BATCH_BYTES = 512 * KIB       # a batch is closed at this size: its followers are asked for it at once
 SINK_BATCH_MESSAGES_MAX = 10_000   # ... or at this count: a consumer's poll handles a batch as a whole
 SINK_ENCODE_BYTES = 64 * MIB       # about what is encoded at once: arrays end at 2 GiB, escapes make six bytes of one
+
+# -- rules of changefeeds ------------------------------------------------------------------------------------------
+TABLE_RULES_MAX = 1_000            # of one changefeed, and of its settings: each new table is held against all of them
+EXPRESSION_CHARS_MAX = 8_192       # of one filter or expression: more is a program, and Spark's parser is recursive
+EXPRESSION_DEPTH_MAX = 64          # parentheses, brackets, CASE inside each other: Spark's parser is recursive
+COMPUTED_COLUMNS_MAX = 62          # of one table: which of them a row can be asked for is told by bits of one number
