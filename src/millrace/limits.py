@@ -190,3 +190,4 @@ TABLE_RULES_MAX = 1_000            # of one changefeed, and of its settings: eac
 EXPRESSION_CHARS_MAX = 8_192       # of one filter or expression: more is a program, and Spark's parser is recursive
 EXPRESSION_DEPTH_MAX = 64          # parentheses, brackets, CASE inside each other: Spark's parser is recursive
 COMPUTED_COLUMNS_MAX = 62          # of one table: which of them a row can be asked for is told by bits of one number
+PROJECTION_MAX = 1_600              # entries of one projection: as many as a table of PostgreSQL has columns

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from millrace import limits
 from millrace.core.feeds.choice import Rules
+from millrace.core.feeds.drafts import read_settings
 from millrace.errors import ChangefeedExists, InvalidRequest, UnknownChangefeed
 from millrace.model.changefeeds import (
     ChangefeedChanged,
@@ -189,6 +190,8 @@ def check_spec(spec: ChangefeedSpec) -> None:
     if len(spec.settings) > limits.TABLE_RULES_MAX:
         raise InvalidRequest(f"settings: {len(spec.settings)} entries, {limits.TABLE_RULES_MAX} are allowed")
     Rules(spec)
+    for i, settings in enumerate(spec.settings):
+        read_settings(f"settings[{i}]", settings)
     scheme = urlsplit(spec.sink).scheme
     if scheme not in _SINKS:
         kinds = " or ".join(f"{name}:" for name in _SINKS)

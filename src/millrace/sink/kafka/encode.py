@@ -26,7 +26,7 @@ from millrace.wire.batches_out import Codec, Messages, OutBatch, frame, measured
 from millrace.wire.fragments import Fragments, Ints, data_of, ends_of, spread
 
 T = TypeVar("T", bound=np.generic)
-Reason = Literal["not_utf8", "too_large"]
+Reason = Literal["not_utf8", "too_large", "not_sent", "out_of_range"]   # the last two: pipeline.shape
 
 
 class Target(NamedTuple):
@@ -112,9 +112,10 @@ class Encoder:
     def _told(self, refused: list[Refused], rows: Rows) -> list[Refused]:
         """Each row once, with its key; one by one, since a key may be what cannot be written."""
         once = {one.place: one for one in reversed(refused)}
-        return [one._replace(key=self._key_of(rows, place)) for place, one in sorted(once.items())]
+        return [one._replace(key=self.key_of(rows, place)) for place, one in sorted(once.items())]
 
-    def _key_of(self, rows: Rows, place: int) -> bytes | None:
+    def key_of(self, rows: Rows, place: int) -> bytes | None:
+        """As messages carry it; None: it has none that can be written."""
         if not self.table.keys:
             return None
         one = Images(rows.batch.slice(place, 1), self.table, self._form.style)
