@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.feeds.culprits import Culprit
 from millrace.model.table_plans import TablePlan, decode_plan, encode_plan
 from millrace.pipeline.shape.asking import frame_of
-from millrace.pipeline.shape.paths import ask, encode, fused, hear, judged
+from millrace.pipeline.shape.paths import Asked, ask, encode, fused, hear, judged
 from millrace.sink.kafka.choice import format_of, target_of
 from millrace.sink.kafka.encode import Encoder, Rows
 from millrace.sink.kafka.formats import Origin
@@ -54,11 +55,14 @@ def in_process(batches: list[pa.RecordBatch], plan: TablePlan, sink: str) -> lis
     return found
 
 
-def through_spark(spark: SparkSession, batches: list[pa.RecordBatch], plan: TablePlan, sink: str) -> list[Told]:
-    """One task; each change batch is told apart by its tag."""
+def through_spark(
+    spark: SparkSession, batches: list[pa.RecordBatch], plan: TablePlan, sink: str, broken: tuple[Culprit, ...] = ()
+) -> list[Told]:
+    """One task; each change batch is told apart by its tag. `broken`: of each of them."""
     sent = tuple(_bytes(batch) for batch in batches)
     plan_bytes = encode_plan(plan)
-    asked = spark.range(0, 1, numPartitions=1).mapInArrow(partial(_read, sent, plan_bytes), frame_of(plan).schema)
+    read = partial(_read, sent, plan_bytes, broken)
+    asked = spark.range(0, 1, numPartitions=1).mapInArrow(read, frame_of(plan).schema)
     columns = "at long, partition long, records binary"
     answer = judged(asked, plan).mapInArrow(partial(_write, plan_bytes, sink), columns)
     found = [Told([], []) for _ in batches]
@@ -70,9 +74,11 @@ def through_spark(spark: SparkSession, batches: list[pa.RecordBatch], plan: Tabl
     return found
 
 
-def _read(sent: tuple[bytes, ...], plan: bytes, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read(
+    sent: tuple[bytes, ...], plan: bytes, broken: tuple[Culprit, ...], rows: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     for _ in rows:
-        yield from ask(((rows_of(pa.ipc.open_stream(data).read_next_batch()), str(at).encode())
+        yield from ask((Asked(rows_of(pa.ipc.open_stream(data).read_next_batch()), str(at).encode(), broken)
                         for at, data in enumerate(sent)), decode_plan(plan))
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pyspark.errors import PySparkException
 
 import support_json as judge
+from millrace.core.feeds.culprits import Culprits, culprits
 from millrace.core.feeds.functions import ALLOWED
 from millrace.errors import InvalidExpression, InvalidRequest
 from millrace.model.changefeeds import TableSettings
@@ -18,6 +20,7 @@ from millrace.model.table_plans import TablePlan, whole
 from millrace.model.tables import Column, TableSchema
 from millrace.pipeline.session import Place, Session
 from millrace.pipeline.shape.analysis import plan_of
+from millrace.pipeline.shape.breaking import broke
 from millrace.wire.records import parse_produced, records_of
 from support_shape import in_process, through_spark
 from support_spark import SparkServer
@@ -126,6 +129,43 @@ def test_P4_rows_enter_and_leave_a_filter(spark: SparkSession, identity: str) ->
     else:
         assert found == {1: ("c", 20), 4: ("u", 20), 5: ("d", None), 6: ("u", 20), 7: ("d", None), 8: ("d", None),
                          9: ("d", None)}
+
+
+def test_P9_a_row_that_breaks_an_expression_is_found_and_the_rest_goes_on(spark: SparkSession) -> None:
+    table = TableSchema(9, "public", "t", "d", (Column("id", 20, -1, True), Column("n", 23)))
+    rows = [judge.Row(0, [judge._same(i, i, str(i)), judge._same(n, n, str(n))], None)
+            for i, n in enumerate([5, 4, 0, 3])]
+    batch = judge.batch_of(table, rows)
+    asked = plan(spark, table, "100 / n < 30")
+    sink = "kafka:?format=json"
+
+    def broken_by(trial: range) -> str | None:
+        try:
+            through_spark(spark, [batch.slice(trial.start, len(trial))], asked, sink)
+        except PySparkException as error:
+            return broke(error)
+        return None
+
+    def searched() -> Generator[range, str | None, None]:
+        nonlocal found
+        found = yield from culprits(len(rows), 10)
+
+    found: Culprits | None = None
+    search = searched()
+    trial: range | None = next(search)
+    while trial is not None:
+        try:
+            trial = search.send(broken_by(trial))
+        except StopIteration:
+            trial = None
+    assert found is not None
+    [culprit] = found.found
+    assert culprit.row == 2
+    assert "Division by zero" in culprit.why
+    [told] = through_spark(spark, [batch], asked, sink, broken=(culprit,))
+    assert told.refused == [2]
+    assert sorted(one["id"] for one in values(told.batches)) == [0, 1]
+    assert broke(ConnectionError("gone")) is None
 
 
 @pytest.mark.parametrize(("text", "marked", "why"), [

@@ -84,7 +84,8 @@ def asked_of(batch: pa.RecordBatch, plan: TablePlan) -> Ints:
             if unsent is not None:
                 told &= ~unsent[:, i]
         found[:len(images.after)] |= np.where(told[images.after], bit, 0)
-        if full or keys.issuperset(needs):
+        # Of a row whose key alone is known a message shows the key alone, whatever could be made of it.
+        if full or (bit == FILTER_BIT and keys.issuperset(needs)):
             found[len(images.after):] |= bit
     return found
 
@@ -105,12 +106,15 @@ def unsent_of(batch: pa.RecordBatch, plan: TablePlan) -> Bools | None:
     return np.unpackbits(bits, axis=1, bitorder="little")[:, :len(plan.table.columns)].astype(np.bool_)
 
 
-def question(batch: pa.RecordBatch, plan: TablePlan, carried: bytes) -> pa.RecordBatch:
-    """`carried`: travels with the first image. For a batch with rows."""
+def question(
+    batch: pa.RecordBatch, plan: TablePlan, carried: bytes, *, broken: Sequence[int] = ()
+) -> pa.RecordBatch:
+    """`carried`: travels with the first image. `broken`: rows of which nothing is asked. For a batch with rows."""
     frame, images = frame_of(plan), images_of(batch, plan)
     count = len(images.after) + len(images.before)
-    arrays = [pa.concat_arrays([pa.array([carried], pa.binary()), pa.nulls(count - 1, pa.binary())]),
-              pa.array(asked_of(batch, plan))]
+    asked = asked_of(batch, plan)
+    asked[np.isin(np.concatenate(images), list(broken))] = 0
+    arrays = [pa.concat_arrays([pa.array([carried], pa.binary()), pa.nulls(count - 1, pa.binary())]), pa.array(asked)]
     for i, field in zip(plan.asked, list(frame.arrow)[2:], strict=True):
         name = plan.table.columns[i].name
         parts = [batch.column(AFTER + name).take(pa.array(images.after))]

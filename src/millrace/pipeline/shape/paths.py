@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.feeds.culprits import Culprit
 from millrace.model.table_plans import TablePlan
 from millrace.pipeline.shape.asking import ASKED, BATCH, FILTER_BIT, KEEP, frame_of, has_before, images_of, question
 from millrace.pipeline.shape.shaping import Answers, Shaped, keys_of, shape
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Carried(msgspec.Struct, frozen=True, array_like=True):
-    """Rows on their way through Spark. `tag`: the sender's own, to know them by."""
+    """Rows on their way through Spark."""
 
     batch: bytes
     before: bool
@@ -39,6 +40,15 @@ class Carried(msgspec.Struct, frozen=True, array_like=True):
     row: bytes
     copy: bool
     tag: bytes
+    broken: tuple[Culprit, ...]
+
+
+class Asked(NamedTuple):
+    """Rows of one table. `tag`: the sender's own, to know them by. `broken`: rows that are known to break."""
+
+    rows: Rows
+    tag: bytes = b""
+    broken: tuple[Culprit, ...] = ()
 
 
 class Heard(NamedTuple):
@@ -55,11 +65,11 @@ def fused(rows: Rows, plan: TablePlan) -> Shaped:
 
 
 # -- by way of Spark -----------------------------------------------------------------------------------------------
-def ask(several: Iterable[tuple[Rows, bytes]], plan: TablePlan) -> Iterator[pa.RecordBatch]:
-    """For mapInArrow, with `frame_of(plan).schema`: what expressions are to judge. In: (rows, tag) of one table."""
-    for rows, tag in several:
-        if rows.batch.num_rows:
-            yield question(rows.batch, plan, _carry(rows, plan, tag))
+def ask(several: Iterable[Asked], plan: TablePlan) -> Iterator[pa.RecordBatch]:
+    """For mapInArrow, with `frame_of(plan).schema`: what expressions are to judge."""
+    for one in several:
+        if one.rows.batch.num_rows:
+            yield question(one.rows.batch, plan, _carry(one, plan), broken=[culprit.row for culprit in one.broken])
 
 
 def judged(frame: DataFrame, plan: TablePlan) -> DataFrame:
@@ -92,23 +102,25 @@ def hear(batches: Iterable[pa.RecordBatch], plan: TablePlan) -> Iterator[Heard]:
 def _heard(parts: list[pa.RecordBatch], plan: TablePlan) -> Heard:
     whole = pa.Table.from_batches(parts).combine_chunks()
     first, keep, *made = (column.combine_chunks() for column in whole.columns)
-    rows, tag = _rows(first[0].as_py(), plan)
+    rows, tag, broken = _asked(first[0].as_py(), plan)
     assert len(keep) == sum(map(len, images_of(rows.batch, plan))), "an answer for each image, in order"
     kinds = kinds_of(plan.shown)
     answers = Answers(keep, tuple(column.cast(kinds[i].arrow) for i, column in zip(plan.computed, made, strict=True)))
-    return Heard(rows, shape(rows.batch, plan, answers), tag)
+    return Heard(rows, shape(rows.batch, plan, answers, broken), tag)
 
 
-def _carry(rows: Rows, plan: TablePlan, tag: bytes) -> bytes:
+def _carry(asked: Asked, plan: TablePlan) -> bytes:
+    rows = asked.rows
     return msgspec.msgpack.encode(Carried(
         encode_rows(rows.batch, compress=False), has_before(rows.batch, plan), rows.offset.astype("<i8").tobytes(),
-        rows.row.astype("<i8").tobytes(), rows.copy, tag))
+        rows.row.astype("<i8").tobytes(), rows.copy, asked.tag, asked.broken))
 
 
-def _rows(data: bytes, plan: TablePlan) -> tuple[Rows, bytes]:
+def _asked(data: bytes, plan: TablePlan) -> Asked:
     found = _carried.decode(data)
     batch = pa.ipc.read_record_batch(pa.py_buffer(found.batch), arrow_schema(plan.table, before=found.before))
-    return Rows(batch, np.frombuffer(found.offset, "<i8"), np.frombuffer(found.row, "<i8"), found.copy), found.tag
+    rows = Rows(batch, np.frombuffer(found.offset, "<i8"), np.frombuffer(found.row, "<i8"), found.copy)
+    return Asked(rows, found.tag, found.broken)
 
 
 # -- what both end with --------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.core.feeds.culprits import Culprit
 from millrace.core.feeds.filtering import TABLE, Outcome, Verdict
 from millrace.model.table_plans import TablePlan
 from millrace.model.tables import IDENTITY_FULL
@@ -61,15 +62,19 @@ class Shaped(NamedTuple):
     refused: list[Refused]
 
 
-def shape(batch: pa.RecordBatch, plan: TablePlan, answers: Answers | None = None) -> Shaped:
-    """`answers` may be missing only if nothing needs to be asked."""
+def shape(
+    batch: pa.RecordBatch, plan: TablePlan, answers: Answers | None = None, broken: Sequence[Culprit] = ()
+) -> Shaped:
+    """`answers` may be missing only if nothing needs to be asked. `broken`: rows that break an expression."""
     if plan.is_whole:
         return Shaped(batch, np.arange(batch.num_rows), [])
     assert answers is not None or plan.is_fused
     work = _Shaping(batch, plan, answers)
     outcomes = work.outcomes()
-    refused = {one.place: one for one in [*work.not_judged(outcomes), *work.not_made(outcomes),
-                                          *work.out_of_range(outcomes)]}
+    outcomes[[one.row for one in broken]] = Outcome.NOTHING
+    refused = {one.place: one for one in [
+        *(Refused(one.row, "expression", one.why) for one in broken),
+        *work.not_judged(outcomes), *work.not_made(outcomes), *work.out_of_range(outcomes)]}
     outcomes[list(refused)] = Outcome.REFUSED
     places = np.flatnonzero(outcomes <= DELETE)
     return Shaped(work.told(places, outcomes[places]), places, [refused[place] for place in sorted(refused)])

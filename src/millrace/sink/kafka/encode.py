@@ -26,7 +26,7 @@ from millrace.wire.batches_out import Codec, Messages, OutBatch, frame, measured
 from millrace.wire.fragments import Fragments, Ints, data_of, ends_of, spread
 
 T = TypeVar("T", bound=np.generic)
-Reason = Literal["not_utf8", "too_large", "not_sent", "out_of_range"]   # the last two: pipeline.shape
+Reason = Literal["not_utf8", "too_large", "not_sent", "out_of_range", "expression"]   # the last ones: pipeline.shape
 
 
 class Target(NamedTuple):

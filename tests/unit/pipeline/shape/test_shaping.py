@@ -95,7 +95,7 @@ def shown(plan: TablePlan, image: list[judge.Cell] | None, *, keys_only: bool) -
     for output in plan.outputs:
         if output.of is not None:
             cells.append(image[output.of] if not keys_only or plan.table.columns[output.of].is_key else judge.NULL)
-        elif keys_only and not set(output.needs) <= set(plan.table.keys):
+        elif keys_only:
             cells.append(judge.NULL)
         elif any(not image[i].sent for i in output.needs):
             cells.append(judge.Cell(sent=False))
@@ -124,11 +124,7 @@ def expected(case: Case) -> tuple[list[tuple[int, judge.Row]], list[int]]:
         new.op = int(becomes)
         new.after = [] if becomes == Outcome.DELETE else shown(plan, row.after, keys_only=False)
         if becomes == Outcome.DELETE:
-            key_only = not full
-            new.before = shown(plan, row.before if row.op == 2 or full else row.after, keys_only=key_only)
-            if row.op == 1 and not full:                       # nothing but the key
-                new.before = [cell if output.of is not None else judge.NULL
-                              for cell, output in zip(new.before, plan.outputs, strict=True)]
+            new.before = shown(plan, row.before if row.op == 2 or full else row.after, keys_only=not full)
         elif row.op == 1 and becomes == Outcome.INSERT:
             new.before = None
         elif row.before is not None:
