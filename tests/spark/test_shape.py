@@ -120,10 +120,11 @@ def test_P4_rows_enter_and_leave_a_filter(spark: SparkSession, identity: str) ->
 
     rows = [row(0, 1, 5, None), row(0, 2, 0, None), row(0, 3, None, None), row(1, 4, 5, 6), row(1, 5, 0, 6),
             row(1, 6, 5, 0), row(1, 7, 0, 0), row(2, 8, None, 5), row(2, 9, None, 0)]
-    asked = plan(spark, table, "n <> 0", "id", "CAST(100 / n AS INT) AS share")
+    asked = plan(spark, table, "n <> 0", "id", "CAST(100 / n AS INT) AS share", "CAST(7 AS TINYINT) AS seven")
     [told] = through_spark(spark, [judge.batch_of(table, rows)], asked, "kafka:?tombstones=false")
-    found = {(one["after"] or one["before"])["id"]: (one["op"], (one["after"] or {}).get("share"))
-             for one in values(told.batches)}
+    messages = values(told.batches)
+    assert {one["after"]["seven"] for one in messages if one["after"]} == {7}
+    found = {(one["after"] or one["before"])["id"]: (one["op"], (one["after"] or {}).get("share")) for one in messages}
     if identity == "f":
         assert found == {1: ("c", 20), 4: ("u", 20), 5: ("d", None), 6: ("c", 20), 8: ("d", None)}
     else:

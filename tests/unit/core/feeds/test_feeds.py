@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from millrace.core.feeds.feeds import FeedsDecision, FeedsState, office
-from millrace.errors import ChangefeedExists, InvalidRequest, InvalidTableRule, UnknownChangefeed
+from millrace.errors import ChangefeedExists, InvalidExpression, InvalidRequest, InvalidTableRule, UnknownChangefeed
 from millrace.model.changefeeds import ChangefeedSpec, FeedError, TableSettings
 from millrace.model.sources import SourceRemoved
 
@@ -114,6 +114,15 @@ def test_C1_records_of_sources_are_not_ours() -> None:
 def test_C8_a_bad_spec_is_refused_with_the_field(change: dict[str, object], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         FeedsState().create(msgspec.structs.replace(SPEC, **change), wall_ms=1)
+
+
+@pytest.mark.parametrize(("settings", "says"), [
+    (TableSettings(tables="a.b", filter="n > rand()"), r"\[0\]\.filter: rand is not.*\nn > rand\(\)\n {4}\^{4}$"),
+    (TableSettings(tables="a.b", projection=("id", "n + 1")), r"settings\[0\]\.projection\[1\]: give it a name"),
+])
+def test_P4_a_bad_expression_is_refused_with_its_place(settings: TableSettings, says: str) -> None:
+    with pytest.raises(InvalidExpression, match=says):
+        FeedsState().create(msgspec.structs.replace(SPEC, settings=(settings,)), wall_ms=1)
 
 
 def test_C8_a_bad_table_rule_is_refused_with_its_place() -> None:

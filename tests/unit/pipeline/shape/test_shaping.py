@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import support_json as judge
 from millrace.core.feeds.filtering import Op, Outcome, Verdict, outcome
-from millrace.model.table_plans import Output, TablePlan, decode_plan, encode_plan, whole
+from millrace.model.table_plans import Output, TablePlan, whole
 from millrace.model.tables import Column, TableSchema
 from millrace.pipeline.shape.asking import asked_of, images_of, question
 from millrace.pipeline.shape.paths import encode, fused
@@ -236,10 +236,3 @@ def test_P4_names_of_ours_never_meet_those_of_the_table() -> None:
     cells = [judge._same(1, 1, "1"), judge._text("x")]
     asked = question(judge.batch_of(table, [judge.Row(0, cells, None)]), plan, b"rows")
     assert asked.schema.names == ["___batch", "___asked", "_asked", "__batch"]
-
-
-def test_P4_a_plan_travels_as_bytes() -> None:
-    plan = TablePlan(ITEMS, (Output(ITEMS.columns[0], 0), Output(MADE, None, "a || b", (1, 2))), "a > 'x'", (1,))
-    again: Any = decode_plan(encode_plan(plan))
-    assert again == plan
-    assert (again.computed, again.asked, again.is_fused, again.shown) == ((1,), (1, 2), False, plan.shown)
