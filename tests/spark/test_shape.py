@@ -64,10 +64,10 @@ def wide(draw: st.DrawFn, *, odd: bool = True) -> judge.Changes:
     return judge.Changes(table, rows, judge.batch_of(table, rows))
 
 
-once = settings(max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+few = settings(max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
 
-@once
+@few
 @given(wide(), st.sampled_from(["kafka:?schema=true", "kafka:?format=canal-json", "kafka:?format=json"]))
 def test_P4_both_paths_give_the_same_bytes(spark: SparkSession, changes: judge.Changes, sink: str) -> None:
     """A filter that takes every row and looks at every column that was sent."""
@@ -82,7 +82,7 @@ def test_P4_both_paths_give_the_same_bytes(spark: SparkSession, changes: judge.C
     assert told[0].batches
 
 
-@once
+@settings(few, max_examples=3)
 @given(wide(odd=False))
 def test_S6_what_spark_makes_of_a_value_is_the_value(spark: SparkSession, changes: judge.Changes) -> None:
     """Columns that go through Spark's own types and back, beside those that do not."""
@@ -135,7 +135,7 @@ def test_P4_rows_enter_and_leave_a_filter(spark: SparkSession, identity: str) ->
 def test_P9_a_row_that_breaks_an_expression_is_found_and_the_rest_goes_on(spark: SparkSession) -> None:
     table = TableSchema(9, "public", "t", "d", (Column("id", 20, -1, True), Column("n", 23)))
     rows = [judge.Row(0, [judge._same(i, i, str(i)), judge._same(n, n, str(n))], None)
-            for i, n in enumerate([5, 4, 0, 3])]
+            for i, n in enumerate([5, 0])]
     batch = judge.batch_of(table, rows)
     asked = plan(spark, table, "100 / n < 30")
     sink = "kafka:?format=json"
@@ -161,11 +161,11 @@ def test_P9_a_row_that_breaks_an_expression_is_found_and_the_rest_goes_on(spark:
             trial = None
     assert found is not None
     [culprit] = found.found
-    assert culprit.row == 2
+    assert culprit.row == 1
     assert "Division by zero" in culprit.why
     [told] = through_spark(spark, [batch], asked, sink, broken=(culprit,))
-    assert told.refused == [2]
-    assert sorted(one["id"] for one in values(told.batches)) == [0, 1]
+    assert told.refused == [1]
+    assert [one["id"] for one in values(told.batches)] == [0]
     assert broke(ConnectionError("gone")) is None
 
 
