@@ -46,7 +46,8 @@ def spark(spark_server: SparkServer) -> Iterator[SparkSession]:
 
 
 def plan(spark: SparkSession, table: TableSchema, where: str = "", *projection: str) -> TablePlan:
-    return plan_of(spark, "settings[0]", TableSettings(tables="*.*", filter=where, projection=projection), table)
+    said = TableSettings(tables="*.*", filter=where, projection=projection)
+    return plan_of(lambda: spark, "settings[0]", said, table)
 
 
 @st.composite

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark import errors
@@ -41,15 +41,16 @@ _OIDS: dict[type[st.DataType], int] = {
 }
 
 
-def plan_of(spark: SparkSession, where: str, settings: TableSettings, table: TableSchema) -> TablePlan:
-    """`where`: names the settings in messages, as settings[0]."""
+def plan_of(
+    spark: Callable[[], SparkSession], where: str, settings: TableSettings, table: TableSchema
+) -> TablePlan:
+    """`spark`: opens a session; not called if there is nothing to ask. `where`: names the settings in messages."""
     found = draft(where, settings, table)
     columns: dict[str, Column] = {}
     wanted = [*([found.filter] if found.filter is not None else []), *(made.expression for made in found.made)]
-    kinds = _types(spark, found, wanted)
-    if found.filter is not None and not isinstance(kinds.pop(0), st.BooleanType):
-        found.filter.refuse(found.filter.words[0].at, "a filter is true or false; this is "
-                            + _types(spark, found, wanted[:1])[0].simpleString())
+    kinds = _types(spark(), found, wanted) if wanted else []
+    if found.filter is not None and not isinstance(kind := kinds.pop(0), st.BooleanType):
+        found.filter.refuse(found.filter.words[0].at, f"a filter is true or false; this is {kind.simpleString()}")
     for made, kind in zip(found.made, kinds, strict=True):
         columns[made.name] = _column(made.expression, made.name, kind)
     return found.plan(columns)
@@ -57,8 +58,6 @@ def plan_of(spark: SparkSession, where: str, settings: TableSettings, table: Tab
 
 def _types(spark: SparkSession, found: Draft, wanted: Sequence[Expression]) -> list[st.DataType]:
     """Of each expression. All at once, and one by one only to tell which is bad."""
-    if not wanted:
-        return []
     try:
         return _analysed(spark, found, wanted)
     except _THEIRS:
