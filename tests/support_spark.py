@@ -19,6 +19,8 @@ from millrace.pipeline.session import Place, Session
 from support_cluster import free_ports, wait_for
 
 TESTS = Path(__file__).parent
+# Workers import from tests/, and run the tree that the tests run.
+WORKERS_PATH = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
 START_S = 180.0                # a JVM on a very busy machine
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -77,7 +79,7 @@ class SparkServer:
         plan = ServerPlan(dir=str(self.dir), port=self.port, master=self.master, conf=self.conf, compiler=self.compiler,
                           log_path=str(self.dir / "spark.log"))
         self.process = server.start(plan, stderr_path=str(self.dir / "stderr"),
-                                    environ={**os.environ, "PYTHONPATH": str(TESTS)})
+                                    environ={**os.environ, "PYTHONPATH": WORKERS_PATH})
         if wait:
             self.wait()
         return self
@@ -144,7 +146,7 @@ class Standalone:
 
     def _java(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """The worker starts executors by Spark's own launcher, which wants to know where Spark is."""
-        environ = {**os.environ, "SPARK_HOME": spark_home(), "SPARK_SCALA_VERSION": "2.13", "PYTHONPATH": str(TESTS),
+        environ = {**os.environ, "SPARK_HOME": spark_home(), "SPARK_SCALA_VERSION": "2.13", "PYTHONPATH": WORKERS_PATH,
                    "SPARK_LOCAL_IP": "127.0.0.1"}
         with open(self.dir / f"{name}.log", "wb") as out:
             return subprocess.Popen(

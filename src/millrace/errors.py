@@ -31,9 +31,15 @@ class MillraceError(Exception):
 
 
 class UserError(MillraceError):
+    """Where the trouble is in a text, `at` tells the place in it and `why` the trouble, for those who show the text."""
+
     code = "invalid_request"
     http_status = 400
     kafka_code = 42
+
+    def __init__(self, *said: object, at: int = 0, why: str = "") -> None:
+        super().__init__(*said)
+        self.at, self.why = at, why
 
 
 class ConfigError(UserError):
@@ -123,6 +129,12 @@ class InvalidTableRule(UserError):
     """The message shows the rule and where in it the trouble is."""
 
     code = "invalid_table_rule"
+
+
+class InvalidExpression(UserError):
+    """A filter or projection in SQL; the message shows the expression and where in it the trouble is."""
+
+    code = "invalid_expression"
 
 
 class InvalidSinkUri(UserError):

@@ -196,3 +196,10 @@ FEED_HEARTBEAT_S = 0.5             # between pings of a coordinator or maintaine
 FEED_PASS_GAP_S = 0.02             # between two passes of one machine: answers that come together cost one
 FEED_LEASES_EVERY_S = 1.0          # who lives, and where, is read from the store this often by every capture
 FEED_SNAPSHOT_EVERY_RECORDS = 1_000  # of a changefeed's office, or as many as it has spans: a checkpoint is a record
+
+# -- rules of changefeeds ------------------------------------------------------------------------------------------
+TABLE_RULES_MAX = 1_000            # of one changefeed, and of its settings: each new table is held against all of them
+EXPRESSION_CHARS_MAX = 8_192       # of one filter or expression: more is a program, and Spark's parser is recursive
+EXPRESSION_DEPTH_MAX = 64          # parentheses, brackets, CASE inside each other: Spark's parser is recursive
+COMPUTED_COLUMNS_MAX = 62          # of one table: which of them a row can be asked for is told by bits of one number
+PROJECTION_MAX = 1_600              # entries of one projection: as many as a table of PostgreSQL has columns

@@ -34,7 +34,7 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True):
     filter: str = ""                           # Spark SQL, true for the rows that go on
     projection: tuple[str, ...] = ()           # Spark SQL, each `expression AS name`; empty: all columns
     topic: str = ""                            # template of the target topic; empty: the sink's own
-    partition_by: str = "key"                  # key, table, or a column's name
+    partition_by: str = ""                     # key, table, or column:NAME,NAME; empty: the sink's own
 
 
 class ChangefeedSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,6 +53,8 @@ def common(*, ui_port: int, pools_path: str, local_dir: str, warehouse_dir: str)
         "spark.python.worker.reuse": "true",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",                 # what cannot be reckoned is an error, not a null
+        "spark.sql.variable.substitute": "false",         # ${…} in an expression would show the server's environment
         "spark.local.dir": local_dir,
         "spark.sql.warehouse.dir": warehouse_dir,
     }

@@ -86,7 +86,10 @@ def _checked(text: str, pairs: list[_Pair]) -> KafkaSink:
         try:
             found[key] = reader(value)
         except (InvalidRequest, InvalidTopicName) as error:
-            _refuse(text, at + len(key) + 1, length - len(key) - 1, str(error))
+            start, rest = at + len(key) + 1, length - len(key) - 1
+            if error.why and text[start:start + rest] == value:       # with %XX in it places are others
+                _refuse(text, start + error.at, 1, f"{key}: {error.why}")
+            _refuse(text, start, rest, str(error))
     form = found.get("format", "debezium-json")
     for key, forms in _ONLY.items():
         if found.get(key) not in (None, False) and form not in forms:

@@ -15,7 +15,8 @@ from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
 from millrace import limits
-from millrace.core.sources.table_rules import TableRules
+from millrace.core.feeds.choice import Rules
+from millrace.core.feeds.drafts import read_settings
 from millrace.errors import ChangefeedExists, InvalidRequest, UnknownChangefeed
 from millrace.model.changefeeds import (
     ChangefeedChanged,
@@ -186,11 +187,11 @@ def check_spec(spec: ChangefeedSpec) -> None:
         raise InvalidRequest(f"changefeed {spec.id!r} names no source")
     if not spec.tables:
         raise InvalidRequest(f"changefeed {spec.id!r}: give at least one table rule, as 'public.*'")
-    TableRules(spec.tables)
-    for setting in spec.settings:
-        if setting.tables.lstrip().startswith("!"):
-            raise InvalidRequest(f"settings for {setting.tables!r}: name the tables that they are for, not others")
-        TableRules((setting.tables,))
+    if len(spec.settings) > limits.TABLE_RULES_MAX:
+        raise InvalidRequest(f"settings: {len(spec.settings)} entries, {limits.TABLE_RULES_MAX} are allowed")
+    Rules(spec)
+    for i, settings in enumerate(spec.settings):
+        read_settings(f"settings[{i}]", settings)
     scheme = urlsplit(spec.sink).scheme
     if scheme not in _SINKS:
         kinds = " or ".join(f"{name}:" for name in _SINKS)

@@ -85,9 +85,14 @@ def _part(text: str, at: int, what: str) -> tuple[re.Pattern[str], int]:
     found = _BARE.match(text, at)
     if found is None:
         raise _trouble(text, at, f"a {what} name or '*' is missing")
-    pattern = ".*".join(map(re.escape, found[0].split("*")))
     _check_length(text, at, found[0].replace("*", ""), what)
-    return re.compile(pattern, re.DOTALL), found.end()
+    return re.compile(_glob(found[0]), re.DOTALL), found.end()
+
+
+def _glob(text: str) -> str:
+    """What stands between two stars is taken where it first occurs, for good: many stars cost no more than one."""
+    first, *rest = map(re.escape, text.split("*"))
+    return first + "".join(f"(?>.*?{part})" for part in rest[:-1]) + "".join(f".*{part}" for part in rest[-1:])
 
 
 def _quoted_part(text: str, at: int, what: str) -> tuple[re.Pattern[str], int]:
@@ -110,4 +115,4 @@ def _check_length(text: str, at: int, name: str, what: str) -> None:
 
 def _trouble(text: str, at: int, why: str) -> InvalidTableRule:
     shown = text if len(text) <= 200 else text[:200] + "…"
-    return InvalidTableRule(f"table rule {shown!r}, character {at + 1}: {why}")
+    return InvalidTableRule(f"table rule {shown!r}, character {at + 1}: {why}", at=at, why=why)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -135,6 +136,15 @@ def fits(have: pa.DataType, want: pa.DataType) -> bool:
     if pa.types.is_decimal128(have) and pa.types.is_decimal128(want):
         return bool(have.scale <= want.scale and have.precision - have.scale <= want.precision - want.scale)
     return False
+
+
+def as_spark(found: pa.Array, want: pa.DataType) -> pa.Array:
+    """A column of a change batch as Spark takes it: `want` is a type that `found` fits."""
+    if found.type == want:
+        return found
+    if pa.types.is_time64(found.type) and pa.types.is_string(want):
+        return pc.utf8_rtrim(pc.utf8_rtrim(found.cast(pa.string()), "0"), ".")   # as PostgreSQL prints it
+    return found.cast(want)
 
 
 _DIGITS = {16: 5, 32: 10, 64: 19}

@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from millrace.core.sources.reader import SEQ_MAX
 from millrace.errors import SchemaChanged
 from millrace.model.tables import IDENTITY_FULL, TableSchema, lsn_text
 from millrace.pipeline.datasource import columns as names
-from millrace.pipeline.datasource.columns import Field, Layout, unreadable
+from millrace.pipeline.datasource.columns import Field, Layout, as_spark, unreadable
 from millrace.wire.changes import BatchHeader
 from millrace.wire.pg.odd import odd_rows
 from millrace.wire.pg.types import AFTER, BEFORE, DELETE, INSERT, UPDATE
@@ -112,11 +111,7 @@ def _column(batch: pa.RecordBatch, field: Field, picked: _Picked, *, before: boo
         found = both.take(pa.array(picked.rows + count * picked.old))
     elif len(picked) != count:
         found = found.take(pa.array(picked.rows))
-    if found.type == field.arrow:
-        return found
-    if pa.types.is_time64(found.type) and pa.types.is_string(field.arrow):
-        return pc.utf8_rtrim(pc.utf8_rtrim(found.cast(pa.string()), "0"), ".")   # as PostgreSQL prints it
-    return found.cast(field.arrow)
+    return as_spark(found, field.arrow)
 
 
 class _Meta:

@@ -26,7 +26,7 @@ from millrace.wire.batches_out import Codec, Messages, OutBatch, frame, measured
 from millrace.wire.fragments import Fragments, Ints, data_of, ends_of, spread
 
 T = TypeVar("T", bound=np.generic)
-Reason = Literal["not_utf8", "too_large"]
+Reason = Literal["not_utf8", "too_large", "not_sent", "out_of_range", "expression"]   # the last ones: pipeline.shape
 
 
 class Target(NamedTuple):
@@ -115,7 +115,7 @@ class Encoder:
         return [one._replace(key=self.key_of(rows, place)) for place, one in sorted(once.items())]
 
     def key_of(self, rows: Rows, place: int) -> bytes | None:
-        """None: it has none, or none that can be written."""
+        """As messages carry it; None: it has none that can be written."""
         if not self.table.keys:
             return None
         one = Images(rows.batch.slice(place, 1), self.table, self._form.style)

@@ -8,7 +8,8 @@ another column may change, and then an update would overtake the row it updates.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import re
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from millrace.sink.kafka.images import Images
 from millrace.sink.kafka.murmur import murmur2, murmur2_column
 from millrace.wire.fragments import Fragments, Ints
 
+_COLUMN: Final = "column:"
+_NAME = re.compile(r'\s*"((?:[^"]|"")*)"\s*|([^,"]*)', re.DOTALL)
 By = Literal["key", "table", "column"]
 
 
@@ -29,14 +32,31 @@ class Routing(NamedTuple):
 
 
 def parse_routing(text: str) -> Routing:
-    """key, table, or column:a,b"""
+    """key, table, or column:a,b; a name with commas, quotes or spaces at its ends is quoted, quotes in it doubled."""
     if text in ("key", "table"):
         return Routing("key" if text == "key" else "table")
-    word, colon, names = text.partition(":")
-    columns = tuple(name.strip() for name in names.split(",") if name.strip())
-    if word == "column" and colon and columns:
-        return Routing("column", columns)
-    raise InvalidRequest(f"partition {text!r}: give key, table, or column:NAME,NAME")
+    if not text.startswith(_COLUMN):
+        raise _refusal(text, 0, "give key, table, or column:NAME,NAME")
+    columns: list[str] = []
+    at = len(_COLUMN)
+    while True:
+        found = _NAME.match(text, at)
+        name = "" if found is None else found[1].replace('""', '"') if found[1] is not None else found[2].strip()
+        if found is None or not name:
+            raise _refusal(text, at, "the name of a column is missing: give key, table, or column:NAME,NAME")
+        if name in columns:
+            raise _refusal(text, at, f"{name!r} stands twice")
+        columns.append(name)
+        at = found.end()
+        if at == len(text):
+            return Routing("column", tuple(columns))
+        if text[at] != ",":
+            raise _refusal(text, at, "a comma is missing; a quote inside a quoted name is doubled")
+        at += 1
+
+
+def _refusal(text: str, at: int, why: str) -> InvalidRequest:
+    return InvalidRequest(f"partition {text!r}, character {at + 1}: {why}", at=at, why=why)
 
 
 def refuse_unless_routable(routing: Routing, table: TableSchema) -> None:

@@ -51,6 +51,8 @@ def parse_template(text: str) -> TopicTemplate:
     _refuse_unless_allowed(text, text[at:], at)
     if not text:
         raise _refusal(text, 0, f"empty; the default is {DEFAULT}")
+    if len(text) > TOPIC_NAME_CHARS_MAX:
+        raise _refusal(text, TOPIC_NAME_CHARS_MAX, f"longer than the {TOPIC_NAME_CHARS_MAX} characters of a name")
     if text in (".", "..") or text.startswith("__"):
         raise _refusal(text, 0, "names of topics do not begin with __ and are not . or ..")
     return TopicTemplate(text)
@@ -64,7 +66,7 @@ def _refuse_unless_allowed(text: str, literal: str, at: int) -> None:
 
 
 def _refusal(text: str, at: int, why: str) -> InvalidTopicName:
-    return InvalidTopicName(f"topic template {text!r}, character {at + 1}: {why}")
+    return InvalidTopicName(f"topic template {text!r}, character {at + 1}: {why}", at=at, why=why)
 
 
 def encode_name(name: str) -> str:

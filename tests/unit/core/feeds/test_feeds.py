@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from millrace.core.feeds.feeds import FeedsDecision, FeedsState, office
-from millrace.errors import ChangefeedExists, InvalidRequest, InvalidTableRule, UnknownChangefeed
+from millrace.errors import ChangefeedExists, InvalidExpression, InvalidRequest, InvalidTableRule, UnknownChangefeed
 from millrace.model.changefeeds import ChangefeedSpec, FeedError, TableSettings
 from millrace.model.sources import SourceRemoved
 
@@ -107,13 +107,24 @@ def test_C1_records_of_sources_are_not_ours() -> None:
 @pytest.mark.parametrize(("change", "says"), [
     ({"id": "No!"}, "changefeed id 'No!'"), ({"id": ""}, "changefeed id"), ({"source": ""}, "names no source"),
     ({"tables": ()}, "at least one table rule"), ({"sink": "ftp://x"}, "'ftp', not with kafka: or file:"),
-    ({"settings": (TableSettings(tables="!a.b"),)}, "name the tables"),
+    ({"settings": (TableSettings(tables="!a.b"),)}, r"settings\[0\].tables: name the tables"),
+    ({"settings": (TableSettings(tables="a.b"),) * 1001}, "settings: 1001 entries"),
+    ({"tables": ("a.b",) * 1001}, "tables: 1001 rules"),
 ])
 def test_C8_a_bad_spec_is_refused_with_the_field(change: dict[str, object], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         FeedsState().create(msgspec.structs.replace(SPEC, **change), wall_ms=1)
 
 
+@pytest.mark.parametrize(("settings", "says"), [
+    (TableSettings(tables="a.b", filter="n > rand()"), r"\[0\]\.filter: rand is not.*\nn > rand\(\)\n {4}\^{4}$"),
+    (TableSettings(tables="a.b", projection=("id", "n + 1")), r"settings\[0\]\.projection\[1\]: give it a name"),
+])
+def test_P4_a_bad_expression_is_refused_with_its_place(settings: TableSettings, says: str) -> None:
+    with pytest.raises(InvalidExpression, match=says):
+        FeedsState().create(msgspec.structs.replace(SPEC, settings=(settings,)), wall_ms=1)
+
+
 def test_C8_a_bad_table_rule_is_refused_with_its_place() -> None:
-    with pytest.raises(InvalidTableRule, match="character"):
-        FeedsState().create(msgspec.structs.replace(SPEC, tables=("public",)), wall_ms=1)
+    with pytest.raises(InvalidTableRule, match=r"tables\[1\]: .*\npublic\n      \^$"):
+        FeedsState().create(msgspec.structs.replace(SPEC, tables=("a.b", "public")), wall_ms=1)

@@ -81,6 +81,26 @@ def test_S5_rules_that_match_nothing_can_be_shown() -> None:
     assert rules.idle([("public", "a")]) == ("sales.*", "!public.b")
 
 
+@pytest.mark.timeout(20)
+def test_S5_many_stars_cost_no_more_than_one() -> None:
+    """Each of these would take years by trying all ways to share a name out among the stars."""
+    rules = TableRules(["public." + "*a" * 31 + "*b"])
+    assert not rules.takes("public", "a" * 63)
+    assert rules.takes("public", "a" * 62 + "b")
+
+
+@given(st.text("ab*", min_size=1, max_size=8), st.text("ab", min_size=1, max_size=8))
+def test_S5_a_star_stands_for_any_characters(pattern: str, name: str) -> None:
+    def matches(glob: str, text: str) -> bool:
+        if not glob:
+            return not text
+        if glob[0] == "*":
+            return any(matches(glob[1:], text[n:]) for n in range(len(text) + 1))
+        return text[:1] == glob[0] and matches(glob[1:], text[1:])
+
+    assert TableRules([f"s.{pattern}"]).takes("s", name) == matches(pattern, name)
+
+
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=15)
 
 

@@ -35,15 +35,27 @@ def test_K2_hash_is_that_of_java(key: bytes, hashed: int) -> None:
 
 
 @pytest.mark.parametrize(("text", "routing"), [
-    ("key", Routing()), ("table", Routing("table")), ("column:a, b", Routing("column", ("a", "b")))])
+    ("key", Routing()), ("table", Routing("table")), ("column:a, b", Routing("column", ("a", "b"))),
+    ('column:"a,b", "c""d" ,é', Routing("column", ("a,b", 'c"d', "é")))])
 def test_routing_is_read(text: str, routing: Routing) -> None:
     assert parse_routing(text) == routing
 
 
-@pytest.mark.parametrize("text", ["", "column:", "column", "keys", "column: ,"])
-def test_routing_that_cannot_be_read_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="give key, table, or column:NAME"):
+@pytest.mark.parametrize(("text", "place", "why"), [
+    ("", 1, "give key"), ("column:", 8, "is missing: give key"), ("column", 1, "give key"), ("keys", 1, "give key"),
+    ("column: ,", 8, "is missing"), ("column:a,", 10, "is missing"), ('column:""', 8, "is missing"),
+    ('column:a"b', 9, "a comma is missing"), ('column:"a"b', 11, "a comma is missing"), ('column:"a', 8, "is missing"),
+    ("column:a,b,a", 12, "'a' stands twice")])
+def test_K2_routing_that_cannot_be_read_is_refused_with_the_place(text: str, place: int, why: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"character {place}: .*{why}") as refused:
         parse_routing(text)
+    assert refused.value.at == place - 1
+
+
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=3, unique=True))
+def test_K2_any_name_can_be_quoted(names: list[str]) -> None:
+    text = ",".join('"' + name.replace('"', '""') + '"' for name in names)
+    assert parse_routing(f"column:{text}") == Routing("column", tuple(names))
 
 
 def test_K3_columns_that_are_not_of_the_key_are_refused() -> None:

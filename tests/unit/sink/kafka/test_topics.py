@@ -54,6 +54,7 @@ def test_K2_long_names_are_cut_and_stay_apart() -> None:
     ("a b.{table}", 2, "is not allowed in topic names"),
     ("{table}.{", 9, "is not allowed"),
     ("", 1, "the default is"),
+    ("x" * 250, 250, "longer than the 249 characters"),
     ("..", 1, "do not begin with __"),
     ("__millrace.{table}", 1, "do not begin with __"),
 ])

@@ -1,0 +1,1 @@
+"""What becomes of a table's rows between the log and the encoder."""

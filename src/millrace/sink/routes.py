@@ -1,0 +1,77 @@
+"""Where the rows of each table of a changefeed go, checked when it is made and when tables come or change.
+
+    spec ─▶ check_sink: the URI and what settings say of topics and partitions, without any table
+    tables as the sink sees them ─▶ routes: topic and routing of each; tables that must not share a topic are refused
+
+In: a spec, tables. Out: a KafkaSink, routes. Errors: InvalidSinkUri, InvalidTopicName, InvalidRequest, each with the
+field and the place shown, or with the tables named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from millrace.core.marked import marked
+from millrace.errors import InvalidRequest, InvalidTopicName
+from millrace.model.changefeeds import ChangefeedSpec, TableSettings
+from millrace.model.tables import Oid, TableSchema
+from millrace.sink.kafka.routing import Routing, parse_routing, refuse_unless_routable
+from millrace.sink.kafka.topics import TopicTemplate, parse_template
+from millrace.sink.uri import KafkaSink, parse_sink
+
+T = TypeVar("T")
+
+
+class Route(NamedTuple):
+    topic: str
+    routing: Routing
+
+
+class Routed(NamedTuple):
+    """A table as the sink sees it, with what is said of it. `where`: names the settings in messages."""
+
+    table: TableSchema
+    settings: TableSettings
+    where: str = "sink"
+
+
+def check_sink(spec: ChangefeedSpec) -> KafkaSink:
+    sink = parse_sink(spec.sink)
+    for i, settings in enumerate(spec.settings):
+        _template(f"settings[{i}]", settings, sink)
+        _routing(f"settings[{i}]", settings, sink)
+    return sink
+
+
+def routes(source: str, sink: KafkaSink, tables: Iterable[Routed]) -> dict[Oid, Route]:
+    found: dict[Oid, Route] = {}
+    first: dict[str, TableSchema] = {}
+    for table, settings, where in tables:
+        routing = _routing(where, settings, sink)
+        refuse_unless_routable(routing, table)
+        topic = _template(where, settings, sink).topic(source, table.schema, table.name)
+        other = first.setdefault(topic, table)
+        if other is not table and sink.tombstones and table.keys and other.keys:
+            raise InvalidRequest(
+                f"{other.full_name} and {table.full_name} share topic {topic!r}, where a tombstone for a key of one "
+                "would remove the other's row with that key: give each a topic ({table} in the template), or "
+                "tombstones=false")
+        found[table.oid] = Route(topic, routing)
+    return found
+
+
+def _template(where: str, settings: TableSettings, sink: KafkaSink) -> TopicTemplate:
+    return _read(f"{where}.topic", settings.topic, parse_template) if settings.topic else sink.topic
+
+
+def _routing(where: str, settings: TableSettings, sink: KafkaSink) -> Routing:
+    by = settings.partition_by
+    return _read(f"{where}.partition_by", by, parse_routing) if by else sink.partition
+
+
+def _read(where: str, text: str, reader: Callable[[str], T]) -> T:
+    try:
+        return reader(text)
+    except (InvalidTopicName, InvalidRequest) as error:
+        raise type(error)(marked(where, text, error.at, error.why), at=error.at, why=error.why) from None
