@@ -184,3 +184,15 @@ SINK_MESSAGE_BYTES_MAX = BATCH_BYTES_MAX  # what target topics take unless told 
 SINK_BATCH_BYTES = 512 * KIB       # a batch is closed at this size: its followers are asked for it at once
 SINK_BATCH_MESSAGES_MAX = 10_000   # ... or at this count: a consumer's poll handles a batch as a whole
 SINK_ENCODE_BYTES = 64 * MIB       # about what is encoded at once: arrays end at 2 GiB, escapes make six bytes of one
+
+# -- coordinators of consumer groups -------------------------------------------------------------------------------
+GROUP_PARTITIONS = 50              # of the group topic, as Kafka: as many brokers may share the work; never changed
+GROUP_KEYS_MAX = 200_000           # offsets and groups of one of its partitions: 100 MB, and some seconds of replay
+RESTATE_EVERY_RECORDS = 20_000     # beyond twice what is alive: a new coordinator replays this much in half a second
+RESTATE_BATCH_BYTES = 512 * KIB    # of a restatement: its followers are asked for it in pieces
+GROUP_LOAD_BYTES = 64 * KIB        # replayed at once: a few milliseconds, then the loop serves others
+GROUP_APPEND_S = 5.0               # a change that is not committed by then: its coordinator begins anew, from the log
+GROUP_TICK_S = 0.1                 # sessions and rebalances are looked at so often while there are members
+GROUP_LOOK_S = 0.25                # a coordinator that ended without another leader is started again after this
+GROUP_EXPIRE_S = 600.0             # between two looks for offsets that nobody uses
+GROUP_CREATE_S = 10.0              # the group topic is created on first need; a client that asks waits so long

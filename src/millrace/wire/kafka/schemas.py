@@ -11,6 +11,8 @@ on the wire and written only when they differ from their default.
 
 from __future__ import annotations
 
+from millrace.wire.kafka.schemas_groups import GROUP_TABLES
+
 DATA = """
 api 0 Produce 3-13 flexible 9
 request
@@ -394,4 +396,4 @@ response
     offset: i64 = -1
 """
 
-TABLES = (DATA, CLUSTER, ADMIN, PRIVATE)
+TABLES = (DATA, CLUSTER, ADMIN, *GROUP_TABLES, PRIVATE)
