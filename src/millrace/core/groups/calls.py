@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
+from millrace.errors import MillraceError
 from millrace.model.groups import GroupRecord, OffsetValue
 from millrace.model.ids import TopicPartition
+from millrace.model.positions import StoredPosition
 
 
 class Code(IntEnum):
@@ -178,7 +180,14 @@ class Listed(NamedTuple):
     state: str
 
 
-Reply = Joined | Synced | Said | Left | OffsetsDone | FetchedOffsets
+class Moved(NamedTuple):
+    """Of a stored position. `refused`: nothing was changed."""
+
+    position: StoredPosition | None
+    refused: MillraceError | None = None
+
+
+Reply = Joined | Synced | Said | Left | OffsetsDone | FetchedOffsets | Moved
 
 
 # -- effects --------------------------------------------------------------------------------------------------------

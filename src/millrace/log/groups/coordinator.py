@@ -18,14 +18,17 @@ from functools import partial
 import structlog
 
 from millrace import limits
-from millrace.core.groups.calls import Answer, Append, Code, Effect, Instant, Joined, Reply, Token
+from millrace.core.groups.calls import Answer, Append, Code, Effect, Instant, Joined, Moved, Reply, Token
 from millrace.core.groups.digest import Digest, Encoded
 from millrace.core.groups.groups import Groups
+from millrace.core.groups.moving import decide
 from millrace.errors import Damaged, MillraceError, PolicyViolation
 from millrace.log.files.partition_log import Appended
 from millrace.log.groups.loading import load, replay_header
 from millrace.log.partition import Host, Partition
 from millrace.model.groups import GroupRecord, encode_key, encode_value
+from millrace.model.position_calls import AnyPositionCall
+from millrace.model.positions import PositionKey
 from millrace.wire.records import Record, build_batch
 
 log = structlog.get_logger(__name__)
@@ -83,9 +86,28 @@ class Coordinator:
         if isinstance(groups, Code):
             told(groups)
             return
+        self._do(request(groups, self._now(), self._owe(told)))
+
+    def move(self, key: PositionKey, call: AnyPositionCall, told: Told) -> None:
+        """A stored position, by compare-and-set: decided on what was appended, told once that is committed."""
+        groups = self.now()
+        if isinstance(groups, Code):
+            told(groups)
+            return
+        try:
+            record, reply, after = decide(groups.positions, key, call)
+            if record is not None:
+                after = self._store((_encoded(record),)).base
+                groups.replay(after, record)
+        except MillraceError as error:                  # nothing of it was written
+            told(Moved(None, error))
+            return
+        self._do([Answer(self._owe(told), Moved(reply), after)])
+
+    def _owe(self, told: Told) -> Token:
         self._token += 1
         self._owed[self._token] = told
-        self._do(request(groups, self._now(), self._token))
+        return self._token
 
     def now(self) -> Groups | Code:
         if not self.leads():
@@ -136,12 +158,8 @@ class Coordinator:
 
     def _append(self, append: Append) -> None:
         assert self.groups is not None
-        records = tuple(map(_encoded, append.records))
         try:
-            if not self._digest.has_room(records):
-                raise PolicyViolation(f"{limits.GROUP_KEYS_MAX} offsets and groups are stored in one partition")
-            self._restate_if_due()
-            written = self._write(records, replay_from=self._digest.replay_from)
+            written = self._store(tuple(map(_encoded, append.records)))
         except MillraceError as error:                  # nothing of it was written
             if not error.retriable:
                 log.error("a change of a group cannot be stored", partition=repr(self.partition), code=error.code,
@@ -172,6 +190,13 @@ class Coordinator:
                 self._do(then())
 
     # -- the log -------------------------------------------------------------------------------------------------------
+    def _store(self, records: tuple[Encoded, ...]) -> Appended:
+        """Raises why nothing of it was written."""
+        if not self._digest.has_room(records):
+            raise PolicyViolation(f"{limits.GROUP_KEYS_MAX} offsets and groups are stored in one partition")
+        self._restate_if_due()
+        return self._write(records, replay_from=self._digest.replay_from)
+
     def _write(self, records: Iterable[Encoded], *, replay_from: int) -> Appended:
         """One batch, acknowledged by nobody yet."""
         now_ms = int(self._host.ports.clock.wall() * 1000)

@@ -19,6 +19,8 @@ from millrace.log.groups.coordinator import Coordinator, Request, Told
 from millrace.log.partition import Host, Partition
 from millrace.log.roles import Roles
 from millrace.model.messages import AdminDone, CreateTopics, Message, NewTopic
+from millrace.model.position_calls import AnyPositionCall
+from millrace.model.positions import PositionKey
 
 TOPIC = NewTopic(
     GROUP_TOPIC, partitions=limits.GROUP_PARTITIONS,
@@ -60,6 +62,14 @@ class Coordinators:
             return
         found.ask(request, told)
         self._after("tick", limits.GROUP_TICK_S, self._tick)
+
+    def move(self, group: str, key: PositionKey, call: AnyPositionCall, told: Told) -> None:
+        """A stored position of a changefeed. `told` is called once, now or later."""
+        found = self._of(group)
+        if found is None:
+            told(Code.NOT_COORDINATOR)
+        else:
+            found.move(key, call, told)
 
     def now(self, group: str) -> Groups | Code:
         """To look at, for as long as the call lasts."""

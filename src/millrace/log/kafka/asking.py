@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from millrace.core.groups.calls import Code, Reply
-from millrace.log.groups.coordinator import Request
+from millrace.log.groups.coordinator import Request, Told
 from millrace.log.kafka.shell import Service
 from millrace.wire.kafka.codec import Fields
 
@@ -14,6 +14,10 @@ Answered = Fields | Awaitable[Fields]
 
 
 def ask(service: Service, group: str, request: Request, answer: Callable[[Reply | Code], Fields]) -> Answered:
+    return answered(lambda told: service.shell.groups.ask(group, request, told), answer)
+
+
+def answered(call: Callable[[Told], None], answer: Callable[[Reply | Code], Fields]) -> Answered:
     """`answer` makes fields of a reply, or of the code that stands for it. A parked join or sync costs a future."""
     now: list[Fields] = []
     later: asyncio.Future[Fields] | None = None
@@ -24,12 +28,12 @@ def ask(service: Service, group: str, request: Request, answer: Callable[[Reply 
         elif not later.done():              # the listener was closed meanwhile
             later.set_result(answer(reply))
 
-    service.shell.groups.ask(group, request, told)
+    call(told)
     if now:
         return now[0]
     later = asyncio.get_running_loop().create_future()
     return later
 
 
-async def finished(answered: Answered) -> Fields:
-    return await answered if isinstance(answered, Awaitable) else answered
+async def finished(asked: Answered) -> Fields:
+    return await asked if isinstance(asked, Awaitable) else asked

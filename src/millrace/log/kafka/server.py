@@ -26,6 +26,7 @@ from millrace.log.kafka import (
     groups,
     metadata,
     offsets,
+    positions,
     produce,
 )
 from millrace.log.kafka.client import Client, Slot
@@ -81,6 +82,7 @@ COLD: dict[int, Cold] = {
     Key.OFFSET_COMMIT: group_offsets.offset_commit,
     Key.OFFSET_FETCH: group_offsets.offset_fetch,
     Key.OFFSET_DELETE: group_offsets.offset_delete,
+    Key.MOVE_POSITION: positions.move_position,
 }
 
 
