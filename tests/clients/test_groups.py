@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from urllib.error import HTTPError
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
@@ -96,6 +97,12 @@ def test_L20_groups_are_listed_described_and_deleted_by_confluent(cluster: Clust
         assert described.coordinator.id == coordinator_of(cluster, group)
         (only,) = described.members
         assert (only.client_id, len(only.assignment.topic_partitions)) == ("who", 3)
+        for broker in cluster.brokers:                  # whichever is asked
+            shown = cluster.http(broker, f"/api/v2/groups/{group}")
+            assert (shown["state"], shown["coordinator"]) == ("Stable", described.coordinator.id)
+            assert [m["client_id"] for m in shown["members"]] == ["who"]
+            (listed_here,) = [g for g in cluster.http(broker, "/api/v2/groups")["items"] if g["group"] == group]
+            assert listed_here["members"] == 1
         with pytest.raises(KafkaException, match="NON_EMPTY"):
             admin.delete_consumer_groups([group])[group].result(30)
     (offsets,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
@@ -106,6 +113,9 @@ def test_L20_groups_are_listed_described_and_deleted_by_confluent(cluster: Clust
     admin.delete_consumer_groups([group])[group].result(30)
     assert group not in {g.group_id for g in admin.list_consumer_groups().result(30).valid}
     assert set(committed(cluster, group, topic).values()) == {-1001}
+    for broker in cluster.brokers:
+        with pytest.raises(HTTPError, match="404"):
+            cluster.http(broker, f"/api/v2/groups/{group}")
 
 
 def test_L20_groups_are_listed_and_described_by_kafka_python(cluster: Cluster, topic: str, group: str) -> None:

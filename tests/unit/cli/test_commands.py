@@ -33,6 +33,7 @@ def test_A2_every_error_has_its_exit_code(error: Exception, code: int) -> None:
 
 @pytest.mark.parametrize("arguments", [
     ["nonsense"], ["up", "--brokers", "many"], ["up", "--unknown"], ["topic", "create"], ["status", "-o", "xml"],
+    ["group", "describe"],
     ["source", "create", "shop"], ["source", "create", "shop", "--url"], ["source", "get"], ["table", "copy", "a.b"],
     ["doctor"], ["up", "--captures", "-1"], ["source", "create", "shop", "--url", "postgresql://u:geheim@h/d"],
 ])
