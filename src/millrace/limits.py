@@ -187,8 +187,8 @@ SINK_ENCODE_BYTES = 64 * MIB       # about what is encoded at once: arrays end a
 
 # -- coordinators of consumer groups -------------------------------------------------------------------------------
 GROUP_PARTITIONS = 50              # of the group topic, as Kafka: as many brokers may share the work; never changed
-GROUP_KEYS_MAX = 200_000           # offsets and groups of one of its partitions: 100 MB, and some seconds of replay
-RESTATE_EVERY_RECORDS = 20_000     # beyond twice what is alive: a new coordinator replays this much in half a second
+GROUP_KEYS_MAX = 100_000           # offsets and groups of one of its partitions: 50 MB, and at worst 7 s of replay
+RESTATE_EVERY_RECORDS = 20_000     # beyond twice what is alive: 0.6 s of replay
 RESTATE_BATCH_BYTES = 512 * KIB    # of a restatement: its followers are asked for it in pieces
 GROUP_LOAD_BYTES = 64 * KIB        # replayed at once: a few milliseconds, then the loop serves others
 GROUP_APPEND_S = 5.0               # a change that is not committed by then: its coordinator begins anew, from the log
