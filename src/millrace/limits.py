@@ -187,9 +187,9 @@ SINK_ENCODE_BYTES = 64 * MIB       # about what is encoded at once: arrays end a
 
 # -- coordinators of consumer groups -------------------------------------------------------------------------------
 GROUP_PARTITIONS = 50              # of the group topic, as Kafka: as many brokers may share the work; never changed
-GROUP_KEYS_MAX = 100_000           # offsets and groups of one of its partitions: 50 MB, and at worst 7 s of replay
+GROUP_KEYS_MAX = 100_000           # offsets and groups of one of its partitions: 50 MB, and at worst 10 s of replay
 RESTATE_EVERY_RECORDS = 20_000     # beyond twice what is alive: 0.6 s of replay
-RESTATE_BATCH_BYTES = 512 * KIB    # of a restatement: its followers are asked for it in pieces
+RESTATE_BATCH_BYTES = 64 * KIB     # of a restatement, written with each change: a few milliseconds of the loop
 GROUP_LOAD_BYTES = 64 * KIB        # replayed at once: a few milliseconds, then the loop serves others
 GROUP_APPEND_S = 5.0               # a change that is not committed by then: its coordinator begins anew, from the log
 GROUP_TICK_S = 0.1                 # sessions and rebalances are looked at so often while there are members

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import structlog
@@ -194,10 +194,10 @@ class Coordinator:
         """Raises why nothing of it was written."""
         if not self._digest.has_room(records):
             raise PolicyViolation(f"{limits.GROUP_KEYS_MAX} offsets and groups are stored in one partition")
-        self._restate_if_due()
+        self._restate_some()
         return self._write(records, replay_from=self._digest.replay_from)
 
-    def _write(self, records: Iterable[Encoded], *, replay_from: int) -> Appended:
+    def _write(self, records: Sequence[Encoded], *, replay_from: int) -> Appended:
         """One batch, acknowledged by nobody yet."""
         now_ms = int(self._host.ports.clock.wall() * 1000)
         batch = [Record(value, key, timestamp_ms=now_ms) for key, value in records]
@@ -207,18 +207,15 @@ class Coordinator:
             self._digest.note(record)
         return written
 
-    def _restate_if_due(self) -> None:
-        """In one go: nothing comes between. Only its last batch says that it is whole."""
-        if not self._digest.is_due:
+    def _restate_some(self) -> None:
+        """Before a change, where it is time for it: a piece of what is alive is written once more."""
+        digest = self._digest
+        if not digest.begin_if_due(self.partition.log.log_end):
             return
-        pieces = list(_pieces(self._digest.alive()))
-        start = self.partition.log.log_end
-        for number, piece in enumerate(pieces, 1):
-            is_whole = number == len(pieces)
-            self._write(piece, replay_from=start if is_whole else self._digest.replay_from)
-        self._digest.restated(start)
-        log.info("group records restated", partition=repr(self.partition), replay_from=start,
-                 records=self.partition.log.log_end - start)
+        piece, rest = digest.piece()
+        if piece:
+            self._write(piece, replay_from=digest.replay_from)
+        digest.restated(rest)
 
     # -- end -----------------------------------------------------------------------------------------------------------
     def end(self) -> None:
@@ -241,16 +238,3 @@ class Coordinator:
 
 def _encoded(record: GroupRecord) -> Encoded:
     return Encoded(encode_key(record.key), None if record.value is None else encode_value(record.value))
-
-
-def _pieces(records: Iterable[Encoded]) -> Iterable[list[Encoded]]:
-    piece: list[Encoded] = []
-    size = 0
-    for record in records:
-        piece.append(record)
-        size += len(record.key) + len(record.value or b"")
-        if size >= limits.RESTATE_BATCH_BYTES:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece

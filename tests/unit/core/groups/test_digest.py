@@ -23,18 +23,19 @@ def test_L21_a_replay_from_the_last_restatement_gives_what_all_gives(
     monkeypatch: pytest.MonkeyPatch, written: list[Encoded]
 ) -> None:
     monkeypatch.setattr(limits, "RESTATE_EVERY_RECORDS", 5)
+    monkeypatch.setattr(limits, "RESTATE_BATCH_BYTES", 2)       # a piece is a key or two
     digest, log = Digest(), []
     for record in written:
-        if digest.is_due:
-            start = len(log)
-            for again in digest.alive():
+        if digest.begin_if_due(len(log)):
+            piece, rest = digest.piece()
+            for again in piece:
                 log.append(again)
                 digest.note(again)
-            digest.restated(start)
+            digest.restated(rest)
         log.append(record)
         digest.note(record)
-        assert replayed(log[digest.replay_from :]) == replayed(log) == dict(digest.alive())
-        assert len(log) - digest.replay_from <= 5 + 2 * 4 + 1
+        assert replayed(log[digest.replay_from :]) == replayed(log) == digest.alive
+        assert len(log) - digest.replay_from <= 5 + 3 * 4 + 4
 
 
 def test_L21_new_keys_end_at_a_limit_and_known_ones_may_still_change(monkeypatch: pytest.MonkeyPatch) -> None:

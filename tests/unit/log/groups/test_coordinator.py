@@ -133,7 +133,7 @@ def test_L21_a_refused_append_changes_nothing(tmp_path: Path, monkeypatch: pytes
 
 def test_L21_a_replay_reads_no_more_than_is_alive_and_a_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RESTATE_EVERY_RECORDS", 10)
-    monkeypatch.setattr(limits, "RESTATE_BATCH_BYTES", 64)      # two keys make two batches
+    monkeypatch.setattr(limits, "RESTATE_BATCH_BYTES", 20)      # each key is a piece
 
     async def test(node: Node, groups: Coordinators) -> None:
         await commit(groups, 77, SELDOM)
@@ -152,7 +152,7 @@ def test_L21_a_replay_reads_no_more_than_is_alive_and_a_little(tmp_path: Path, m
         groups.look()
         await until(lambda: not loading(node))
         assert partition.log.log_end > 45
-        assert partition.log.log_end - min(read) <= 10 + 2 * 2 + 2
+        assert partition.log.log_end - min(read) <= 10 + 3 * 2 + 2
         assert [await offset_of(groups), await offset_of(groups, SELDOM)] == [39, 77]
 
     run(tmp_path, test)
