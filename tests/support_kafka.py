@@ -27,6 +27,8 @@ VERSIONS = {
     "Produce": 9, "Fetch": 12, "Metadata": 12, "ListOffsets": 7, "ApiVersions": 3, "CreateTopics": 7,
     "DeleteTopics": 6, "CreatePartitions": 3, "DescribeConfigs": 4, "AlterConfigs": 2, "IncrementalAlterConfigs": 1,
     "InitProducerId": 4, "FindCoordinator": 4, "DescribeCluster": 1, "OffsetForLeaderEpoch": 4, "FenceWriter": 0,
+    "JoinGroup": 9, "SyncGroup": 5, "Heartbeat": 4, "LeaveGroup": 5, "OffsetCommit": 8, "OffsetFetch": 8,
+    "DescribeGroups": 5, "ListGroups": 5, "DeleteGroups": 2, "OffsetDelete": 0,
 }
 
 

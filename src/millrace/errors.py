@@ -100,6 +100,12 @@ class UnknownTopicId(UserError):
     kafka_code = 100
 
 
+class UnknownGroup(UserError):
+    code = "unknown_group"
+    http_status = 404
+    kafka_code = 69
+
+
 class SourceExists(UserError):
     code = "source_exists"
     http_status = 409

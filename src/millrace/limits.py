@@ -203,3 +203,15 @@ EXPRESSION_CHARS_MAX = 8_192       # of one filter or expression: more is a prog
 EXPRESSION_DEPTH_MAX = 64          # parentheses, brackets, CASE inside each other: Spark's parser is recursive
 COMPUTED_COLUMNS_MAX = 62          # of one table: which of them a row can be asked for is told by bits of one number
 PROJECTION_MAX = 1_600              # entries of one projection: as many as a table of PostgreSQL has columns
+
+# -- coordinators of consumer groups -------------------------------------------------------------------------------
+GROUP_PARTITIONS = 50              # of the group topic, as Kafka: as many brokers may share the work; never changed
+GROUP_KEYS_MAX = 100_000           # offsets and groups of one of its partitions: 50 MB, and at worst 10 s of replay
+RESTATE_EVERY_RECORDS = 20_000     # beyond twice what is alive: 0.6 s of replay
+RESTATE_BATCH_BYTES = 64 * KIB     # of a restatement, written with each change: a few milliseconds of the loop
+GROUP_LOAD_BYTES = 64 * KIB        # replayed at once: a few milliseconds, then the loop serves others
+GROUP_APPEND_S = 5.0               # a change that is not committed by then: its coordinator begins anew, from the log
+GROUP_TICK_S = 0.1                 # sessions and rebalances are looked at so often while there are members
+GROUP_LOOK_S = 0.25                # a coordinator that ended without another leader is started again after this
+GROUP_EXPIRE_S = 600.0             # between two looks for offsets that nobody uses
+GROUP_CREATE_S = 10.0              # the group topic is created on first need; a client that asks waits so long

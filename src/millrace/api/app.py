@@ -15,7 +15,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from millrace.api import brokers, health, metrics, topics
+from millrace.api import brokers, groups, health, metrics, topics
 from millrace.api.problems import HANDLERS
 from millrace.log.broker import Broker
 from millrace.log.kafka.server import KafkaServer
@@ -30,6 +30,8 @@ ROUTES = [
     Route("/api/v2/topics/{name}", topics.get_topic),
     Route("/api/v2/topics/{name}", topics.delete_topic, methods=["DELETE"]),
     Route("/api/v2/replicas/{topic_id}", topics.list_replicas),
+    Route("/api/v2/groups", groups.list_groups),
+    Route("/api/v2/groups/{name:path}", groups.get_group),
 ]
 
 

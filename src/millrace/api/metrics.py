@@ -15,6 +15,7 @@ from starlette.responses import Response
 from millrace import __version__
 from millrace.api.brokers import liveness
 from millrace.api.health import not_ready
+from millrace.core.groups.state import State
 from millrace.log.broker import Broker
 from millrace.log.kafka.server import KafkaServer
 from millrace.log.partition import Partition
@@ -49,6 +50,7 @@ FROM_STATS = {
     "millrace_replica_bytes_in_total": "replica_bytes_in",
     "millrace_replica_frames_out_total": "replica_frames_out",
     "millrace_replica_frames_in_total": "replica_frames_in",
+    "millrace_group_rebalances_total": "group_rebalances",
 }
 
 
@@ -78,6 +80,7 @@ class BrokerCollector(Collector):
         if self._broker.keeper is not None:
             yield from self._cluster()
             yield from self._replication()
+            yield from self._groups()
         yield from self._controller()
         yield from self._clients()
         for name, attribute in FROM_STATS.items():
@@ -115,6 +118,14 @@ class BrokerCollector(Collector):
         yield family("millrace_replication_lag_max_seconds", worst[0][0] if worst else 0.0)
         highest = heapq.nlargest(PARTITION_SERIES_MAX, led, key=lambda p: p.replica.leader_epoch)
         yield families("millrace_partition_leader_epoch", [(_labels(p), p.replica.leader_epoch) for p in highest])
+
+    def _groups(self) -> Iterator[Metric]:
+        coordinators = list(self._broker.groups.all())
+        serving = [one.groups for one in coordinators if one.groups is not None]
+        states = Counter(state for groups in serving for state in groups.states())
+        yield families("millrace_groups", [((state.value,), states[state]) for state in State])
+        yield family("millrace_group_members", sum(len(g.members) for s in serving for g in s.by_name.values()))
+        yield family("millrace_group_coordinators_loading", len(coordinators) - len(serving))
 
     def _controller(self) -> Iterator[Metric]:
         """What only the holder of the office knows: when it last heard each broker, and its elections."""

@@ -11,7 +11,7 @@ import cyclopts
 from cyclopts import App
 
 from millrace import __version__
-from millrace.cli import bench, broker, capture, demo, doctor, serve, source, status, table, topic, up
+from millrace.cli import bench, broker, capture, demo, doctor, group, serve, source, status, table, topic, up
 from millrace.cli.exits import USAGE, CommandFailed, code_of
 from millrace.errors import MillraceError
 
@@ -27,6 +27,7 @@ app.command(status.status)
 app.command(serve.app)
 app.command(broker.app)
 app.command(topic.app)
+app.command(group.app)
 app.command(capture.app)
 app.command(source.app)
 app.command(table.app)

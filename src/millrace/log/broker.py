@@ -30,6 +30,7 @@ from millrace.log.controller import CONTROLLER_MESSAGES, ControllerConfig, Contr
 from millrace.log.controller_client import ControllerClient
 from millrace.log.files.home import Sizes
 from millrace.log.files.log_dir import LogDir
+from millrace.log.groups import Coordinators
 from millrace.log.keeper import Keeper
 from millrace.log.membership import Membership
 from millrace.log.partition import Partition
@@ -85,6 +86,7 @@ class Broker:
         self.membership = Membership(config, ports, self.client, self, self.stats)
         self.listener = listener(self)
         self.keeper: Keeper | None = None
+        self._groups: Coordinators | None = None
         self._producer_ids = range(0)
         self._asking_ids = asyncio.Lock()
         self._start_id = ports.random.uuid()
@@ -99,6 +101,11 @@ class Broker:
     @property
     def controller_id(self) -> int:
         return self.client.id
+
+    @property
+    def groups(self) -> Coordinators:
+        assert self._groups is not None, "the broker has not been started"
+        return self._groups
 
     @property
     def partitions(self) -> dict[TopicPartition, Partition]:
@@ -152,6 +159,7 @@ class Broker:
             sizes=Sizes(log_file_bytes=config.log_file_bytes),
         )
         self.keeper = Keeper(config, self.ports, self.stats, logs, self.pool, self.client, self.membership, self.fatal)
+        self._groups = Coordinators(self.keeper, self.keeper.roles, self.client.ask)
         self._connect(self.keeper)
         await self.server.listen(config.listen_host, config.link_port)
         if self.controller is not None:
@@ -212,6 +220,8 @@ class Broker:
 
     async def close(self, *, clean: bool) -> None:
         self.serving = False
+        if self._groups is not None:
+            self._groups.close()
         await self.listener.close()
         await self.membership.close()
         if self.controller is not None:

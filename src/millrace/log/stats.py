@@ -32,3 +32,4 @@ class BrokerStats:
     replica_bytes_in: int = 0             # as follower, from leaders
     replica_frames_out: int = 0
     replica_frames_in: int = 0
+    group_rebalances: int = 0             # generations of consumer groups begun here

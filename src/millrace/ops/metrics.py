@@ -81,6 +81,12 @@ BROKER_METRICS: dict[str, Measure] = {
     "millrace_replica_bytes_in_total": Measure(COUNTER, "Bytes received from leaders."),
     "millrace_replica_frames_out_total": Measure(COUNTER, "Data frames sent to followers."),
     "millrace_replica_frames_in_total": Measure(COUNTER, "Data frames received from leaders."),
+    # -- consumer groups coordinated here
+    "millrace_groups": Measure(GAUGE, "Consumer groups this broker coordinates, by state.", ("state",)),
+    "millrace_group_members": Measure(GAUGE, "Members of the groups this broker coordinates."),
+    "millrace_group_rebalances_total": Measure(COUNTER, "Generations of groups begun on this broker."),
+    "millrace_group_coordinators_loading": Measure(
+        GAUGE, "Partitions of the group topic led here whose groups are not served yet."),
     # -- clients and disk
     "millrace_produce_bytes_total": Measure(COUNTER, "Bytes appended for clients."),
     "millrace_fetch_bytes_total": Measure(COUNTER, "Bytes read for consumers."),

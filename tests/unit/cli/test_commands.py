@@ -43,6 +43,7 @@ def test_A2_every_error_has_its_exit_code(error: Exception, code: int) -> None:
 
 @pytest.mark.parametrize("arguments", [
     ["nonsense"], ["up", "--brokers", "many"], ["up", "--unknown"], ["topic", "create"], ["status", "-o", "xml"],
+    ["group", "describe"],
     ["source", "create", "shop"], ["source", "create", "shop", "--url"], ["source", "get"], ["table", "copy", "a.b"],
     ["doctor"], ["up", "--captures", "-1"], ["topic", "describe", ""], ["topic", "delete", ""], ["source", "get", ""],
     ["source", "remove", ""], ["table", "list", "--source", ""], ["up", "--kafka-port", "70000"],

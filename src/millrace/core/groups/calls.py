@@ -9,15 +9,19 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
+from millrace.errors import MillraceError
 from millrace.model.groups import GroupRecord, OffsetValue
 from millrace.model.ids import TopicPartition
+from millrace.model.positions import StoredPosition
 
 
 class Code(IntEnum):
     """What Kafka's clients are told."""
 
     NONE = 0
+    UNKNOWN_TOPIC_OR_PARTITION = 3
     OFFSET_METADATA_TOO_LARGE = 12
+    COORDINATOR_LOAD_IN_PROGRESS = 14
     COORDINATOR_NOT_AVAILABLE = 15
     NOT_COORDINATOR = 16
     ILLEGAL_GENERATION = 22
@@ -176,7 +180,14 @@ class Listed(NamedTuple):
     state: str
 
 
-Reply = Joined | Synced | Said | Left | OffsetsDone | FetchedOffsets
+class Moved(NamedTuple):
+    """Of a stored position. `refused`: nothing was changed."""
+
+    position: StoredPosition | None
+    refused: MillraceError | None = None
+
+
+Reply = Joined | Synced | Said | Left | OffsetsDone | FetchedOffsets | Moved
 
 
 # -- effects --------------------------------------------------------------------------------------------------------

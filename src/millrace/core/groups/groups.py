@@ -271,6 +271,11 @@ class Groups:
         type_, protocol = group.protocol_type or "", group.protocol or ""
         return Described(Code.NONE, name, group.state.value, type_, protocol, members)
 
+    def states(self) -> Iterable[State]:
+        """Of every group, for counting; those of offsets only are empty."""
+        yield from (group.state for group in self.by_name.values())
+        yield from (State.EMPTY for name in self.offsets.groups() if name not in self.by_name)
+
     def listed(self) -> tuple[Listed, ...]:
         names = {*self.by_name, *self.offsets.groups(), *(OURS + key.changefeed for key in self.positions.by_key)}
         shown = (self.describe(name) for name in sorted(names))

@@ -23,7 +23,7 @@ _CLASSES: Iterable[type[MillraceError]] = (
     errors.UnknownLeaderEpoch, errors.OffsetNotAvailable, errors.InvalidRecord, errors.UnknownTopicId,
 )
 _BY_CODE: dict[int, type[MillraceError]] = {kind.kafka_code: kind for kind in _CLASSES}
-_TRY_AGAIN = frozenset({14, 15})    # loading, not available: told to those who ask for a producer id too early
+_TRY_AGAIN = frozenset({14, 15, 16})    # loading, not available, not the coordinator: of a group, of producer ids
 
 
 def error_of(code: int, message: str | None = None) -> MillraceError:

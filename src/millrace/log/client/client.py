@@ -24,7 +24,7 @@ from millrace.errors import (
     Unreachable,
 )
 from millrace.log.client.answers import Backoff, again, error_of, given_up
-from millrace.log.client.conn import Connections, parse_address
+from millrace.log.client.conn import Address, Connections, parse_address
 from millrace.log.client.frames import Where
 from millrace.log.client.metadata import LANE, Metadata, TopicInfo
 from millrace.log.client.once import OnceWriter
@@ -59,6 +59,7 @@ class LogClient:
         self._metadata.on_refreshed = self._sender.refreshed
         self._fetcher = Fetcher(self._metadata, self._connections)
         self._own: dict[Where, Writer] = {}
+        self._coordinators: dict[str, Address] = {}
         self._ticker: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -288,6 +289,28 @@ class LogClient:
             records = found.records if start <= end else [r for r in found.records if r.offset < end]
             if records:
                 yield records
+
+    # -- groups ----------------------------------------------------------------------------------------------------
+
+    async def ask_group(self, group: str, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """A call of version 0 at the coordinator of a group [L21]."""
+        async def attempt() -> dict[str, Any]:
+            home = self._coordinators.pop(group, None) or await self._find_coordinator(group)
+            conn = await self._connections.get(home, FENCE_LANE)
+            answer = await conn.call(name, 0, fields, answer_s=limits.GROUP_APPEND_S + limits.CLIENT_CALL_S)
+            _raise_of(answer)
+            self._coordinators[group] = home           # kept only while it answers well
+            return answer
+
+        return await self._persist(f"{name} of group {group}", attempt)
+
+    async def _find_coordinator(self, group: str) -> Address:
+        answer = await self._anybody(
+            "FindCoordinator", 4, {"coordinator_keys": [group]}, answer_s=limits.GROUP_CREATE_S + limits.CLIENT_CALL_S
+        )
+        found = answer["coordinators"][0]
+        _raise_of(found)
+        return Address(found["host"], found["port"])
 
     # -- trying ----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Who is there and who leads what: Metadata, DescribeCluster, FindCoordinator.
+"""Who is there and who leads what: Metadata, DescribeCluster.
 
 In: names or ids. Out: the cluster as this broker has replayed it. A topic's part of the answer is kept encoded for as
 long as the metadata index stands and nobody is suspected. Unknown topics are created only when the client asks for it
@@ -27,9 +27,6 @@ from millrace.model.messages import AdminDone, CreateTopics, NewTopic
 from millrace.wire.kafka.codec import BY_NAME, NO_UUID, Encoded, Fields, encode_part
 
 METADATA = BY_NAME["Metadata"]
-COORDINATOR_NOT_AVAILABLE = 15
-TRANSACTIONAL_ID_REFUSED = 53
-NO_NODE = {"node_id": -1, "host": "", "port": -1}
 CREATE_S = 10.0
 
 Topics = list[Fields | Encoded]
@@ -179,13 +176,3 @@ def describe_cluster(service: Service, version: int, fields: Fields) -> Fields:
         "controller_id": shell.controller_id,
         "brokers": _brokers(service),
     }
-
-
-def find_coordinator(service: Service, version: int, fields: Fields) -> Fields:
-    """Groups are not served yet: a client that only names one for later goes on, one that joins keeps asking."""
-    if fields.get("key_type", 0) == 0:
-        error = {"error_code": COORDINATOR_NOT_AVAILABLE, "error_message": "consumer groups are not served yet"}
-    else:
-        error = {"error_code": TRANSACTIONAL_ID_REFUSED, "error_message": "transactions are not served here"}
-    keys = fields.get("coordinator_keys", [])
-    return {**NO_NODE, **error, "coordinators": [{"key": key, **NO_NODE, **error} for key in keys]}

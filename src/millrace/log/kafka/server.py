@@ -17,10 +17,21 @@ import structlog
 
 from millrace.errors import Malformed, UnsupportedVersion
 from millrace.link.conn import FrameConn
-from millrace.log.kafka import admin, configs, fence, fetch, metadata, offsets, produce
+from millrace.log.kafka import (
+    admin,
+    configs,
+    fence,
+    fetch,
+    group_offsets,
+    groups,
+    metadata,
+    offsets,
+    positions,
+    produce,
+)
 from millrace.log.kafka.client import Client, Slot
 from millrace.log.kafka.lookup import is_own
-from millrace.log.kafka.shell import OWN, KafkaOptions, KafkaStats, Service, Shell
+from millrace.log.kafka.shell import OWN, WHO, KafkaOptions, KafkaStats, Service, Shell
 from millrace.wire.kafka import apis, hot
 from millrace.wire.kafka.apis import Key
 from millrace.wire.kafka.codec import APIS, Api, Fields, decode
@@ -51,7 +62,6 @@ COLD: dict[int, Cold] = {
     Key.API_VERSIONS: api_versions,
     Key.METADATA: metadata.metadata,
     Key.DESCRIBE_CLUSTER: metadata.describe_cluster,
-    Key.FIND_COORDINATOR: metadata.find_coordinator,
     Key.LIST_OFFSETS: offsets.list_offsets,
     Key.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
     Key.INIT_PRODUCER_ID: admin.init_producer_id,
@@ -61,6 +71,18 @@ COLD: dict[int, Cold] = {
     Key.DESCRIBE_CONFIGS: configs.describe_configs,
     Key.ALTER_CONFIGS: configs.alter_configs,
     Key.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+    Key.FIND_COORDINATOR: groups.find_coordinator,
+    Key.JOIN_GROUP: groups.join_group,
+    Key.SYNC_GROUP: groups.sync_group,
+    Key.HEARTBEAT: groups.heartbeat,
+    Key.LEAVE_GROUP: groups.leave_group,
+    Key.DESCRIBE_GROUPS: groups.describe_groups,
+    Key.LIST_GROUPS: groups.list_groups,
+    Key.DELETE_GROUPS: groups.delete_groups,
+    Key.OFFSET_COMMIT: group_offsets.offset_commit,
+    Key.OFFSET_FETCH: group_offsets.offset_fetch,
+    Key.OFFSET_DELETE: group_offsets.offset_delete,
+    Key.MOVE_POSITION: positions.move_position,
 }
 
 
@@ -159,6 +181,8 @@ class KafkaServer:
         fields = decode(api, header.version, frame[header.body :], exact=False)
         if is_own(header):
             fields[OWN] = True
+        if key == Key.JOIN_GROUP:
+            fields[WHO] = (header.client_id.decode(errors="replace"), conn.peername)
         self._cold(client, api, header, COLD[key](self._service, header.version, fields))
 
     def _unsupported(self, client: Client, header: hot.Header) -> None:

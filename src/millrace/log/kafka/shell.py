@@ -10,6 +10,7 @@ from uuid import UUID
 from millrace import limits
 from millrace.core.cluster import ClusterState
 from millrace.log.config import BrokerConfig
+from millrace.log.groups import Coordinators
 from millrace.log.partition import Partition
 from millrace.model.messages import Message
 from millrace.ops.metrics import Latency
@@ -17,6 +18,7 @@ from millrace.ops.ports import Ports
 from millrace.wire.kafka.codec import Encoded
 
 OWN = ":own"     # set beside a request's fields when millrace's own client asks; no field of the protocol is named so
+WHO = ":who"     # beside the fields of a JoinGroup: who asks, as (client id, address)
 COUNT_EVERY_BYTES = 64 * limits.MIB
 
 
@@ -33,6 +35,8 @@ class Shell(Protocol):
     def cluster(self) -> ClusterState: ...
     @property
     def controller_id(self) -> int: ...
+    @property
+    def groups(self) -> Coordinators: ...
 
     def suspects(self) -> frozenset[int]: ...
     def partition(self, name: bytes, index: int) -> Partition | None: ...

@@ -21,7 +21,15 @@ class Key(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -30,12 +38,15 @@ class Key(IntEnum):
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     FENCE_WRITER = 32100
+    MOVE_POSITION = 32101
 
 
-PRIVATE = frozenset({Key.FENCE_WRITER})
+PRIVATE = frozenset({Key.FENCE_WRITER, Key.MOVE_POSITION})
 OWN_CLIENT_ID = "__millrace/"   # begins the client id of millrace's own client, which alone uses internal topics
 
 # Some releases of librdkafka decide by Produce's lowest version whether a broker knows compression: offered from 3 on

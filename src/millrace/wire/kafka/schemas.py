@@ -11,6 +11,8 @@ on the wire and written only when they differ from their default.
 
 from __future__ import annotations
 
+from millrace.wire.kafka.schemas_groups import GROUP_TABLES
+
 DATA = """
 api 0 Produce 3-13 flexible 9
 request
@@ -392,6 +394,18 @@ response
     error_code: i16
     error_message: string ?0+
     offset: i64 = -1
+
+api 32101 MovePosition 0-0 flexible 0
+request
+    group_id: string
+    topic_id: uuid
+    partition: i32
+    call: bytes
+response
+    error_code: i16
+    refused: string
+    error_message: string ?0+
+    position: bytes ?0+
 """
 
-TABLES = (DATA, CLUSTER, ADMIN, PRIVATE)
+TABLES = (DATA, CLUSTER, ADMIN, *GROUP_TABLES, PRIVATE)

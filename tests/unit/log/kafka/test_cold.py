@@ -280,20 +280,13 @@ def test_L20_settings_of_a_broker_are_read_only(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_L20_the_cluster_is_described_and_groups_are_not_served_yet(tmp_path: Path) -> None:
+def test_L20_the_cluster_is_described(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         wire = await node.connect()
         for version in (0, 1):
             answer = await wire.call("DescribeCluster", version=version)
             assert (answer["controller_id"], len(answer["brokers"])) == (1, 1)
             assert answer["cluster_id"] == str(node.broker.config.cluster_id)
-        for version in range(4):
-            answer = await wire.call("FindCoordinator", {"key": "g"}, version=version)
-            assert (answer["error_code"], answer["node_id"]) == (15, -1)
-        answer = await wire.call("FindCoordinator", {"coordinator_keys": ["g", "h"]})
-        assert [(c["key"], c["error_code"]) for c in answer["coordinators"]] == [("g", 15), ("h", 15)]
-        answer = await wire.call("FindCoordinator", {"key": "tx", "key_type": 1}, version=2)
-        assert answer["error_code"] == 53
         await wire.close()
 
     run(tmp_path, test)
