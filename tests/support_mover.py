@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 import support_json as judge
-from millrace.core.delivery.positions import Commit, Positions
+from millrace.core.delivery.positions import Commit
 from millrace.errors import MillraceError
 from millrace.log.client import LogClient
+from millrace.log.client.positions import PositionClient
 from millrace.model.ids import TopicPartition
-from millrace.model.positions import Claim, Point, PositionKey, target_ends
+from millrace.model.positions import Point, PositionKey, target_ends
 from millrace.model.rounds import TaskPlan, TopicName, Work, WorkResult, unknown
 from millrace.model.spans import Dispatcher
 from millrace.model.tables import Column, TableSchema
 from millrace.model.writes import NextSequence, WritePlan, WriteResult
-from millrace.pipeline.kafka.mover import KafkaMover
+from millrace.pipeline.kafka.home import LogHome
+from millrace.pipeline.kafka.mover import KafkaMover, Services
 from millrace.pipeline.kafka.setup import Setup
 from millrace.sink.kafka.headers import written
 from millrace.wire.changes import HEADER_KEY, BatchHeader, BatchKind, cut_parts, encode_header, encode_rows
@@ -38,29 +39,6 @@ def delete(n: int) -> judge.Row:
     return judge.Row(2, [], [judge.Cell(n), judge.NULL], lsn=n, commit_lsn=n, xid=1, seq=0)
 
 
-@dataclass
-class Home:
-    """The machine that keeps positions, without a log under it."""
-
-    machine: Positions = field(default_factory=Positions)
-    records: int = 0
-
-    def stored(self, key: PositionKey, record: Any) -> None:
-        if record is not None:
-            self.machine.replay(self.records, key, record)
-            self.records += 1
-
-    async def claim(self, claims: Sequence[tuple[PositionKey, Claim]]) -> Collection[int]:
-        granted = []
-        for number, (key, claim) in enumerate(claims):
-            try:
-                self.stored(key, self.machine.claim(key, claim).record)
-                granted.append(number)
-            except MillraceError:
-                continue
-        return granted
-
-
 class Message:
     def __init__(self, record: Record) -> None:
         told = written(record.headers)
@@ -77,11 +55,14 @@ class Route:
     """One source partition to one target topic."""
 
     client: LogClient
+    bootstrap: tuple[str, ...] = ()
     sink: str = "kafka:?format=json&tombstones=true"
-    home: Home = field(default_factory=Home)
     epoch: int = 3
     round: int = 0
     sequences: tuple[NextSequence, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.home, self.positions = LogHome(self.client), PositionClient(self.client)
 
     async def make(self, partitions: int = 2, *, replication_factor: int = 1, **configs: str) -> None:
         for name, count, more in ((SOURCE, 1, {}), (TARGET, partitions, configs), (QUARANTINE, 1, {})):
@@ -90,8 +71,7 @@ class Route:
         self.targets = tuple(TopicPartition(self.ids[TARGET], n) for n in range(partitions))
         self.quarantine = TopicPartition(self.ids[QUARANTINE], 0)
         self.key = PositionKey("orders", self.ids[SOURCE], 0)
-        self.home.stored(self.key, self.home.machine.create(
-            self.key, epoch=self.epoch, at=Point(0, 0), resolved=0, writer_id=WRITER).record)
+        await self.positions.create(self.key, epoch=self.epoch, at=Point(0, 0), resolved=0, writer_id=WRITER)
         for name, count in ((TARGET, partitions), (QUARANTINE, 1)):
             for partition in range(count):
                 await self.client.fence(name, partition, writer_id=WRITER, epoch=0)
@@ -119,7 +99,14 @@ class Route:
                         (work,), (TABLE,))
 
     def mover(self) -> KafkaMover:
-        return KafkaMover(Setup(bootstrap=(), sink=self.sink, source="shop", database="db"), self.client, self.home)
+        async def connect() -> Services:
+            return Services(self.client, self.home)
+
+        return KafkaMover(self.setup, connect)
+
+    @property
+    def setup(self) -> Setup:
+        return Setup(bootstrap=self.bootstrap, sink=self.sink, source="shop", database="db")
 
     async def move(self, from_: Point, to: Point, **more: Any) -> WriteResult:
         """A whole round: claim and move."""
@@ -130,10 +117,10 @@ class Route:
         found = await mover.move(plan, plan.works[0])
         if found.result.outcome != "unknown":
             self.sequences = found.result.sequences
-            stored = self.home.machine.by_key[self.key].position.ends_by_target
+            stored = (await self.positions.read(self.key)).ends_by_target
             ends = stored | {TopicPartition(e.topic_id, e.partition): e.offset for e in found.result.written}
             commit = Commit(self.epoch, plan.works[0].plan.from_, found.result.to, target_ends(ends), 0)
-            self.home.stored(self.key, self.home.machine.commit(self.key, commit).record)
+            await self.home.commit(self.key, commit)
         return found
 
     async def executed(self, task: TaskPlan, work: Work) -> WorkResult:

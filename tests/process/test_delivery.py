@@ -15,42 +15,24 @@ from uuid import UUID
 
 import pytest
 
-from millrace.core.delivery.positions import Commit
 from millrace.core.delivery.takeover import Takeover
 from millrace.core.delivery.taking import State
 from millrace.log.client import LogClient
-from millrace.model.positions import Point, PositionKey, StoredPosition, TargetEnd
+from millrace.model.positions import Point
 from millrace.model.rounds import Work, WorkResult
 from millrace.model.spans import Dispatcher
 from millrace.model.writes import Targets
 from millrace.pipeline.kafka.takeover import Taker
 from support_cluster import Cluster
-from support_mover import QUARANTINE, Home, Message, Route, delete, insert
+from support_mover import QUARANTINE, Message, Route, delete, insert
 
 RECORDS, ROWS = 240, 50
 KEYS = 40
 
 
 @dataclass
-class AsyncHome(Home):
-    """As a broker would answer; nothing is held, since nothing is deleted here."""
-
-    async def take(self, key: PositionKey, epoch: int, *, new_writer_id: int | None) -> StoredPosition:
-        move = self.machine.take(key, epoch, new_writer_id=new_writer_id)
-        self.stored(key, move.record)
-        return move.reply
-
-    async def commit(self, key: PositionKey, commit: Commit) -> None:
-        self.stored(key, self.machine.commit(key, commit).record)
-
-    async def hold(self, key: PositionKey, epoch: int, ends: tuple[TargetEnd, ...]) -> None:
-        return None
-
-
-@dataclass
 class World:
     route: Route
-    home: AsyncHome
     rng: random.Random
     flaws: frozenset[str]
     cluster: Cluster
@@ -66,24 +48,23 @@ class World:
     def name_of(self, topic_id: UUID) -> str:
         return next(name for name, found in self.route.ids.items() if found == topic_id)
 
-    @property
-    def at(self) -> Point:
-        return self.home.machine.by_key[self.route.key].position.at
+    async def at(self) -> Point:
+        return (await self.route.positions.read(self.route.key)).at
 
     async def deliver(self) -> None:
-        while self.at < self.end:
+        while await self.at() < self.end:
             self.epoch += 1
             self.count["epochs"] += 1
             await self._dispatcher(Takeover(self.route.key, self.epoch, self.flaws))
 
     async def _dispatcher(self, machine: Takeover) -> None:
         """Rounds under one epoch, until it ends or is forgotten."""
-        taker = Taker(machine, self.route.client, self.home, self)
+        taker = Taker(machine, self.route.client, self.route.home, self)
         while True:
             await taker.run()
-            if machine.state is State.ENDED or self.at >= self.end:
+            if machine.state is State.ENDED or machine.position is None or machine.position.at >= self.end:
                 return
-            to = Point(min(self.end.offset, self.at.offset + self.rng.randint(1, 6)), 0)
+            to = Point(min(self.end.offset, machine.position.next_offset + self.rng.randint(1, 6)), 0)
             self._strike()
             self.route.round += 1
             plan = machine.plan(self.route.round, to, 0)
@@ -114,8 +95,7 @@ async def run(seed: int, flaws: frozenset[str] = frozenset()) -> tuple[World, li
     rng = random.Random(seed)
     with Cluster(3) as cluster:
         async with LogClient(cluster.bootstrap.split(",")) as client:
-            home = AsyncHome()
-            world = World(Route(client, home=home), home, rng, flaws, cluster)
+            world = World(Route(client), rng, flaws, cluster)
             await world.route.make(partitions=3, replication_factor=3)
             for record in range(RECORDS):
                 rows = [delete(n % KEYS) if (n + record) % 9 == 0 else insert(n % KEYS, f"{record}/{n}")

@@ -6,11 +6,12 @@ changed sink makes a new mover. Claims are made where the positions are kept, on
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from millrace import limits
@@ -19,9 +20,10 @@ from millrace.log.client import LogClient
 from millrace.model.positions import Claim, PositionKey
 from millrace.model.rounds import TaskPlan, Work, WorkResult
 from millrace.model.tables import TableSchema
+from millrace.pipeline.kafka.home import LogHome
 from millrace.pipeline.kafka.pieces import Maker
 from millrace.pipeline.kafka.reading import Range
-from millrace.pipeline.kafka.setup import Setup
+from millrace.pipeline.kafka.setup import Setup, decode_setup
 from millrace.pipeline.kafka.writing import Flow, Job
 from millrace.sink.kafka.choice import format_of, target_of
 from millrace.sink.kafka.encode import Encoder
@@ -37,16 +39,23 @@ class Positions(Protocol):
         """By one request; indexes of those that were granted."""
 
 
+class Services(NamedTuple):
+    client: LogClient
+    positions: Positions
+
+
 class KafkaMover:
-    def __init__(self, setup: Setup, client: LogClient, positions: Positions) -> None:
-        self._setup, self._client, self._positions = setup, client, positions
+    def __init__(self, setup: Setup, connect: Callable[[], Awaitable[Services]]) -> None:
+        """`connect` is asked for every task: it keeps what it has opened."""
+        self._setup, self._connect = setup, connect
         self._sink = parse_sink(setup.sink)
         self._origin = Origin(setup.source, setup.database)
         self._executions: dict[tuple[PositionKey, int], int] = {}     # of the task under way
 
     async def claim(self, plan: TaskPlan) -> Collection[int]:
         self._executions = {(work.plan.key, work.plan.round): secrets.randbits(62) for work in plan.works}
-        return await self._positions.claim([(work.plan.key, self._claim_of(work)) for work in plan.works])
+        positions = (await self._connect()).positions
+        return await positions.claim([(work.plan.key, self._claim_of(work)) for work in plan.works])
 
     def _claim_of(self, work: Work) -> Claim:
         return Claim(work.plan.epoch, *work.plan.from_, work.plan.round, self._execution(work))
@@ -65,7 +74,7 @@ class KafkaMover:
             min(limits.WORK_SENDING_S, work.deadline_s * limits.WORK_SENDING_S / limits.WORK_DEADLINE_S),
             work.deadline_s,
         )
-        flow = Flow(self._client, job)
+        flow = Flow((await self._connect()).client, job)
         result = await flow.run()
         took_ms = int((time.monotonic() - began) * 1000)
         return WorkResult(work.dispatcher, result, read_bytes=flow.read_bytes, took_ms=took_ms)
@@ -83,3 +92,21 @@ class KafkaMover:
 
     async def close(self) -> None:
         """The client is its worker's, not this mover's."""
+
+
+_opened: dict[tuple[asyncio.AbstractEventLoop, tuple[str, ...]], Services] = {}
+
+
+async def connect(bootstrap: tuple[str, ...]) -> Services:
+    """One client per cluster for all movers of a worker, which has one loop for as long as it lives."""
+    key = (asyncio.get_running_loop(), bootstrap)
+    if key not in _opened:
+        client = await LogClient(bootstrap, client_id="mover").__aenter__()
+        _opened[key] = Services(client, LogHome(client))
+    return _opened[key]
+
+
+def make(setup: bytes) -> KafkaMover:
+    """What plans name as their mover (MOVER)."""
+    read = decode_setup(setup)
+    return KafkaMover(read, partial(connect, read.bootstrap))

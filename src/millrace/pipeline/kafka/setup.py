@@ -7,6 +7,7 @@ import msgspec
 from millrace.errors import Malformed, NewerFormat
 
 VERSION = 1
+MOVER = "millrace.pipeline.kafka.mover:make"
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,230 @@
+"""The one tree of errors. The class answers: whose fault, try again?, which code.
+
+    MillraceError
+    ├── UserError ............. bad input; the message names the key and the remedy, nothing was changed
+    │   ├── ConfigError          exit 2
+    │   ├── InvalidRequest, InvalidTopicName, InvalidPartitions, InvalidReplicationFactor, InvalidTopicConfig …
+    │   ├── UnknownTopicOrPartition, TopicExists …
+    │   └── SourceError          the database of a source: SourceAuthFailed, SourceNotPermitted, SlotLost …
+    ├── Refused ............... a rule of the protocol said no (stale epoch, not leader, lease over)
+    │   ├── NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch, NotEnoughReplicas …
+    │   ├── Deposed, OfficeHeld, StaleIncarnation, StaleToken
+    │   └── PositionMissing, Superseded, PositionMoved, ClaimRefused …
+    ├── Unreachable ........... the other side did not answer (retriable)
+    ├── DeliveryError ......... a sink did not take what it was given: DeliveryTransient, RowRefused, TableRefused
+    └── Damaged ............... bytes that are not what was written
+        └── CorruptBatch, NewerFormat, DiskFailed
+
+`kafka_code` is what a Kafka client is told, `http_status` what an HTTP client is told, `code` what everyone reads.
+"""
+
+from __future__ import annotations
+
+from millrace.errors.base import (
+    ConfigError,
+    Damaged,
+    InvalidRequest,
+    Malformed,
+    MillraceError,
+    NewerFormat,
+    OutOfOrder,
+    Refused,
+    TimedOut,
+    Unreachable,
+    UnsupportedVersion,
+    UserError,
+)
+from millrace.errors.disk import (
+    DiskFailed,
+    DiskFull,
+    ForeignDirectory,
+    SpoolFull,
+)
+from millrace.errors.feeds import (
+    ChangefeedExists,
+    ClaimRefused,
+    CopyNotReadable,
+    DataLost,
+    DeliveryError,
+    DeliveryTransient,
+    InvalidExpression,
+    InvalidOption,
+    InvalidSinkUri,
+    PositionExists,
+    PositionMissing,
+    PositionMoved,
+    RowRefused,
+    SchemaChanged,
+    Superseded,
+    TableRefused,
+    TableTruncated,
+    UnknownChangefeed,
+    WriterIdNeeded,
+)
+from millrace.errors.log import (
+    CorruptBatch,
+    DuplicateSequence,
+    FencedLeaderEpoch,
+    InvalidAssignment,
+    InvalidPartitions,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidReplicationFactor,
+    InvalidRequiredAcks,
+    InvalidTopicConfig,
+    InvalidTopicName,
+    LeaderNotAvailable,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    PolicyViolation,
+    RequestTimedOut,
+    TopicExists,
+    UnknownGroup,
+    UnknownLeaderEpoch,
+    UnknownProducerId,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    UnsupportedForMessageFormat,
+)
+from millrace.errors.offices import (
+    Deposed,
+    IndexCompacted,
+    IndexConflict,
+    NotController,
+    NotCoordinator,
+    OfficeHeld,
+    StaleIncarnation,
+    StaleToken,
+    StoreUnreachable,
+)
+from millrace.errors.sources import (
+    CopyUnderWay,
+    InvalidTableRule,
+    PublicationMissing,
+    SlotActive,
+    SlotLost,
+    SlotMissing,
+    SourceAuthFailed,
+    SourceError,
+    SourceExists,
+    SourceNotPermitted,
+    SourceNotReady,
+    SourceNotSuited,
+    SourceUnreachable,
+    UnknownSource,
+    UnknownTable,
+)
+
+__all__ = [
+    "ChangefeedExists",
+    "ClaimRefused",
+    "ConfigError",
+    "CopyNotReadable",
+    "CopyUnderWay",
+    "CorruptBatch",
+    "Damaged",
+    "DataLost",
+    "DeliveryError",
+    "DeliveryTransient",
+    "Deposed",
+    "DiskFailed",
+    "DiskFull",
+    "DuplicateSequence",
+    "FencedLeaderEpoch",
+    "ForeignDirectory",
+    "IndexCompacted",
+    "IndexConflict",
+    "InvalidAssignment",
+    "InvalidExpression",
+    "InvalidOption",
+    "InvalidPartitions",
+    "InvalidProducerEpoch",
+    "InvalidRecord",
+    "InvalidReplicationFactor",
+    "InvalidRequest",
+    "InvalidRequiredAcks",
+    "InvalidSinkUri",
+    "InvalidTableRule",
+    "InvalidTopicConfig",
+    "InvalidTopicName",
+    "LeaderNotAvailable",
+    "Malformed",
+    "MessageTooLarge",
+    "MillraceError",
+    "NewerFormat",
+    "NotController",
+    "NotCoordinator",
+    "NotEnoughReplicas",
+    "NotEnoughReplicasAfterAppend",
+    "NotLeader",
+    "OfficeHeld",
+    "OffsetNotAvailable",
+    "OffsetOutOfRange",
+    "OutOfOrder",
+    "OutOfOrderSequence",
+    "PolicyViolation",
+    "PositionExists",
+    "PositionMissing",
+    "PositionMoved",
+    "PublicationMissing",
+    "Refused",
+    "RequestTimedOut",
+    "RowRefused",
+    "SchemaChanged",
+    "SlotActive",
+    "SlotLost",
+    "SlotMissing",
+    "SourceAuthFailed",
+    "SourceError",
+    "SourceExists",
+    "SourceNotPermitted",
+    "SourceNotReady",
+    "SourceNotSuited",
+    "SourceUnreachable",
+    "SpoolFull",
+    "StaleIncarnation",
+    "StaleToken",
+    "StoreUnreachable",
+    "Superseded",
+    "TableRefused",
+    "TableTruncated",
+    "TimedOut",
+    "TopicExists",
+    "UnknownChangefeed",
+    "UnknownGroup",
+    "UnknownLeaderEpoch",
+    "UnknownProducerId",
+    "UnknownSource",
+    "UnknownTable",
+    "UnknownTopicId",
+    "UnknownTopicOrPartition",
+    "Unreachable",
+    "UnsupportedForMessageFormat",
+    "UnsupportedVersion",
+    "UserError",
+    "WriterIdNeeded",
+    "all_errors",
+    "from_code",
+]
+
+
+def all_errors() -> dict[str, type[MillraceError]]:
+    """Every class by its code; the most general one where two share a code."""
+    found: dict[str, type[MillraceError]] = {}
+    queue: list[type[MillraceError]] = [MillraceError]
+    while queue:
+        kind = queue.pop(0)
+        found.setdefault(kind.code, kind)
+        queue.extend(kind.__subclasses__())
+    return found
+
+
+def from_code(code: str, message: str) -> MillraceError:
+    """The error a peer named, as ours to raise."""
+    kind = all_errors().get(code, MillraceError)
+    return kind(message)

@@ -1,0 +1,43 @@
+"""The home of positions on our own log: the coordinator of group `millrace.<changefeed>` [L21, P3, P5].
+
+In: what a mover claims and a take-over asks. Out: positions, or which claims were granted. A refused claim is an answer
+like any other; a claim without an answer is asked again, and the same execution gets the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+from millrace.core.delivery.positions import Commit
+from millrace.errors import Refused
+from millrace.log.client import LogClient
+from millrace.log.client.positions import PositionClient
+from millrace.model.positions import Claim, PositionKey, StoredPosition, TargetEnd
+
+
+class LogHome:
+    def __init__(self, client: LogClient) -> None:
+        self._positions = PositionClient(client)
+
+    async def take(self, key: PositionKey, epoch: int, *, new_writer_id: int | None) -> StoredPosition:
+        return await self._positions.take(key, epoch, new_writer_id=new_writer_id)
+
+    async def commit(self, key: PositionKey, commit: Commit) -> None:
+        await self._positions.commit(key, commit)
+
+    async def hold(self, key: PositionKey, epoch: int, ends: tuple[TargetEnd, ...]) -> None:
+        """Nothing is deleted from topics yet, so every end is held [F10]."""
+
+    async def claim(self, claims: Sequence[tuple[PositionKey, Claim]]) -> Collection[int]:
+        granted = await asyncio.gather(*(self._granted(key, claim) for key, claim in claims))
+        return [number for number, yes in enumerate(granted) if yes]
+
+    async def _granted(self, key: PositionKey, claim: Claim) -> bool:
+        try:
+            await self._positions.claim(key, claim)
+        except Refused as error:
+            if error.retriable:
+                raise
+            return False
+        return True
