@@ -215,3 +215,9 @@ GROUP_TICK_S = 0.1                 # sessions and rebalances are looked at so of
 GROUP_LOOK_S = 0.25                # a coordinator that ended without another leader is started again after this
 GROUP_EXPIRE_S = 600.0             # between two looks for offsets that nobody uses
 GROUP_CREATE_S = 10.0              # the group topic is created on first need; a client that asks waits so long
+
+# -- the data path of changefeeds ----------------------------------------------------------------------------------
+MARK_POINTS_MAX = 256              # complete positions kept of one partition: a barrier is looked for between two
+ROUND_OFFSETS_MAX = 2_000          # records of one plan: about what a work sends in its time; a plan's end is resolved
+PROGRESS_WAIT_S = 5.0              # one long poll of a source's `progress`: it wakes on news, not on this
+QUARANTINE_PARTITIONS = 1          # of a changefeed's quarantine: few rows, and people read them in order

@@ -1,0 +1,168 @@
+"""Rows of a source's table topic in their targets, once, by way of the hosts of a changefeed on three real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import count
+
+import pytest
+
+from millrace.log.client import LogClient
+from millrace.model.changefeeds import DdlPosition
+from millrace.model.positions import Point
+from millrace.model.rounds import TaskPlan
+from millrace.pipeline.rounds import Ending, NotStarted
+from support_cluster import Cluster
+from support_data_path import Capture, LocalJobs, Shop, lost, until
+from support_mover import insert
+
+pytestmark = pytest.mark.timeout(60)
+Story = Callable[[Shop, LocalJobs, Callable[[], Capture]], Awaitable[None]]
+_sources = count()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3) as running:
+        yield running
+
+
+def play(cluster: Cluster, story: Story) -> None:
+    async def body() -> None:
+        bootstrap = tuple(cluster.bootstrap.split(","))
+        jobs, captures = LocalJobs(), list[Capture]()
+        async with LogClient(bootstrap) as client:
+            shop = Shop(client, f"shop{next(_sources)}", partitions=2)
+            await shop.make()
+
+            def capture() -> Capture:
+                captures.append(Capture(client, bootstrap, jobs, shop.source, capture=len(captures) + 1))
+                return captures[-1]
+
+            try:
+                await story(shop, jobs, capture)
+            finally:
+                for one in captures:
+                    await one.close()
+                jobs.close()
+
+    asyncio.run(body())
+
+
+async def bring(shop: Shop, rows: int = 20) -> None:
+    for partition in (0, 1):
+        await shop.rows(partition, [insert(n) for n in range(rows)])
+    await shop.mark()
+
+
+async def stand(shop: Shop, capture: Capture, offset: int) -> None:
+    async def they_do() -> bool:
+        capture.place_again()
+        return [await shop.at(partition) for partition in (0, 1)] == [Point(offset, 0)] * 2
+
+    await until(they_do, f"both positions at {offset}")
+
+
+async def assert_once(shop: Shop, *, offsets: Sequence[int], rows: int = 20) -> None:
+    wanted = ((p, Point(offset, row)) for p in (0, 1) for offset in offsets for row in range(rows))
+    assert await shop.delivered() == dict.fromkeys(wanted, 1)
+
+
+def test_P2_V11_rows_arrive_once_through_rounds_a_stop_and_a_start_elsewhere(cluster: Cluster) -> None:
+    async def story(shop: Shop, jobs: LocalJobs, capture: Callable[[], Capture]) -> None:
+        first = capture()
+        first.start(2, (0, 1))
+        await bring(shop)
+        await stand(shop, first, 1)
+        first.stop()
+        await until(lambda: not first.host.machine.held, "the dispatcher is gone")
+        second = capture()
+        second.start(3, (0, 1))
+        await bring(shop)
+        await stand(shop, second, 2)
+        await assert_once(shop, offsets=(0, 1))
+        assert len((await shop.client.topic(shop.target)).partitions) == 2, "created as the sink says [K2]"
+
+    play(cluster, story)
+
+
+def test_P5_after_a_lost_job_whose_rows_were_written_nothing_is_doubled(cluster: Cluster) -> None:
+    async def story(shop: Shop, jobs: LocalJobs, capture: Callable[[], Capture]) -> None:
+        def lose_first(ending: Ending) -> Ending:
+            return lost(jobs.jobs[0], session_lost=True) if len(jobs.jobs) == 1 else ending
+
+        jobs.after = lose_first
+        here = capture()
+        here.start(2, (0,), (1,))
+        await until(lambda: len(here.host.free()) == 2, "both take-overs")
+        await bring(shop)
+        await stand(shop, here, 1)
+        await assert_once(shop, offsets=(0,))
+        assert here.epoch >= 6, "both were placed again"
+        assert {len(one.works) for job in jobs.jobs[1:] for one in job} == {1}, "halved: one suspect at a time [P2]"
+
+    play(cluster, story)
+
+
+def test_P5_a_worker_that_dies_with_rows_written_leaves_them_once(cluster: Cluster) -> None:
+    async def story(shop: Shop, jobs: LocalJobs, capture: Callable[[], Capture]) -> None:
+        jobs.kill_first = True
+        here = capture()
+        here.start(2, (0, 1))
+        await bring(shop)
+        await stand(shop, here, 1)
+        await assert_once(shop, offsets=(0,))
+        assert jobs.killed == 1
+
+    play(cluster, story)
+
+
+def test_P8_spark_that_is_not_there_gets_the_same_plans_later(cluster: Cluster) -> None:
+    async def story(shop: Shop, jobs: LocalJobs, capture: Callable[[], Capture]) -> None:
+        def absent(plans: Sequence[TaskPlan]) -> Ending | None:
+            return NotStarted("planted") if len(jobs.jobs) < 4 else None
+
+        jobs.before = absent
+        here = capture()
+        here.start(2, (0, 1))
+        await bring(shop)
+        await stand(shop, here, 1)
+        await assert_once(shop, offsets=(0,))
+        assert len(set(jobs.jobs[:4])) == 1
+        assert here.epoch == 3, "nobody was placed again"
+
+    play(cluster, story)
+
+
+def test_K2_a_target_topic_that_is_deleted_is_made_again(cluster: Cluster) -> None:
+    async def story(shop: Shop, jobs: LocalJobs, capture: Callable[[], Capture]) -> None:
+        here = capture()
+        here.start(2, (0, 1))
+        await bring(shop)
+        await stand(shop, here, 1)
+        await shop.client.delete_topic(shop.target)
+        await bring(shop)
+        await stand(shop, here, 2)
+        await assert_once(shop, offsets=(1,))
+
+    play(cluster, story)
+
+
+def test_C7_nobody_goes_beyond_a_change_that_has_not_passed(cluster: Cluster) -> None:
+    async def story(shop: Shop, jobs: LocalJobs, capture: Callable[[], Capture]) -> None:
+        here = capture()
+        here.start(2, (0, 1))
+        await bring(shop)
+        number = await shop.change()
+        here.ddl = DdlPosition(1, number)
+        await bring(shop)
+        await stand(shop, here, 1)
+        here.ddl = DdlPosition(1, number + 1)
+        here.path.wake("orders")
+        await stand(shop, here, 3)
+        await assert_once(shop, offsets=(0, 2))
+        tops = {work.plan.to for job in jobs.jobs for plan in job for work in plan.works}
+        assert tops == {Point(1, 0), Point(3, 0)}
+
+    play(cluster, story)
