@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
 import msgspec
 
@@ -33,6 +34,7 @@ from millrace.log.client.answers import Backoff
 from millrace.model.changefeeds import DdlPosition, FeedError
 from millrace.model.rounds import TaskPlan, TopicName, Work, WorkResult
 from millrace.model.spans import Dispatcher, SpanId
+from millrace.model.tables import TableSchema
 from millrace.ops.logging import get_logger
 from millrace.ops.ports import Ports
 from millrace.pipeline.kafka.setup import MOVER, Setup, encode_setup
@@ -191,7 +193,7 @@ class FeedRounds:
         goals: dict[SpanId, list[tuple[Part, Goal]]], sent: dict[int, _Sent],
     ) -> TaskPlan:
         works: list[Work] = []
-        names, schemas = {}, {}
+        names, schemas = dict[UUID, str](), dict[UUID, TableSchema]()
         for span in spans:
             names.update([hosts[span].source_topic])
             for part, goal in goals[span]:
