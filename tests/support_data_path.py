@@ -5,9 +5,9 @@ in processes of its own that can be killed."""
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import support_json as judge
 from millrace.changefeed.dispatching.data_path import DataPath, Described
-from millrace.changefeed.dispatching.feed_rounds import Jobs
+from millrace.changefeed.dispatching.feed_jobs import Jobs
 from millrace.changefeed.feeds.manager_host import ManagerHost
 from millrace.changefeed.feeds.surroundings import Surroundings
 from millrace.core.sources.registry import progress_topic, table_topic
@@ -29,6 +29,7 @@ from millrace.model.rounds import TaskPlan, WorkResult, decode_task_plan, encode
 from millrace.model.spans import Span, TableId
 from millrace.model.tables import TableSchema
 from millrace.ops.real import real_ports
+from millrace.pipeline.kafka import mover
 from millrace.pipeline.rounds import Ending, Lost, Returned
 from millrace.pipeline.task import Worker
 from millrace.store.contract import Candidate
@@ -39,11 +40,40 @@ from support_mover import TABLE, Message
 FEED, OID = "orders", TABLE.oid
 
 
-class LocalJobs:
-    """Runner-shaped. `after`: what happens to the job's answer on its way back."""
+class LocalWorker:
+    """A thread with a worker of its own, which keeps its movers from plan to plan as a Python worker of Spark does."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(2, "worker")
+        self._thread = ThreadPoolExecutor(1, "worker")
+        self._worker: Worker | None = None
+
+    def run(self, plan: bytes) -> asyncio.Future[list[WorkResult]]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._run, plan)
+
+    def _run(self, plan: bytes) -> list[WorkResult]:
+        self._worker = self._worker or Worker()
+        return self._worker.run(decode_task_plan(plan))
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._thread.submit(self._close, self._worker).result()
+        self._thread.shutdown()
+
+    @staticmethod
+    def _close(worker: Worker) -> None:
+        """Clients of the log end with their worker's process; this one's process goes on."""
+        loop = worker._runner.get_loop()
+        for key in [key for key in mover._opened if key[0] is loop]:
+            worker._runner.run(mover._opened.pop(key).client.close())
+        worker.close()
+
+
+class LocalJobs:
+    """Runner-shaped. `before`: what happens instead of the job; `after`: what becomes of its answer. `kill_first`: a
+    worker process does the first plan and dies before it answers; then, as Spark does, another one is given it."""
+
+    def __init__(self) -> None:
+        self._workers = (LocalWorker(), LocalWorker())
         self.jobs: list[tuple[TaskPlan, ...]] = []
         self.before: Callable[[Sequence[TaskPlan]], Ending | None] = lambda plans: None
         self.after: Callable[[Ending], Ending] = lambda ending: ending
@@ -54,47 +84,29 @@ class LocalJobs:
         instead = self.before(plans)
         if instead is not None:
             return instead
-        loop = asyncio.get_running_loop()
-        sent = [decode_task_plan(encode(plan)) for plan in plans]
         if self.kill_first and not self.killed:
             self.killed += 1
-            await loop.run_in_executor(self._threads, _dying, encode(sent[0]))     # then, as Spark does, once more
-        done = await asyncio.gather(*(loop.run_in_executor(self._threads, _work, plan) for plan in sent))
+            await asyncio.to_thread(_killed, encode(plans[0]))
+        done = await asyncio.gather(*(self._workers[n % 2].run(encode(plan)) for n, plan in enumerate(plans)))
         return self.after(Returned(tuple(one for task in done for one in task)))
 
     def close(self) -> None:
-        self._threads.shutdown()
+        for worker in self._workers:
+            worker.close()
 
 
-def _dying(plan: bytes) -> None:
-    """A worker process that has written everything, and dies with its answer."""
-    dying = multiprocessing.get_context("spawn").Process(target=_work_and_die, args=(plan,))
-    dying.start()
-    dying.join(timeout=30)
-    assert dying.exitcode == -signal.SIGKILL
+DYING = """
+import os, signal, sys
+from millrace.model.rounds import decode_task_plan
+from millrace.pipeline.task import Worker
+Worker().run(decode_task_plan(sys.stdin.buffer.read()))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
-def _work_and_die(plan: bytes) -> None:
-    Worker().run(decode_task_plan(plan))
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _work(plan: TaskPlan) -> list[WorkResult]:
-    worker = Worker()
-    try:
-        return worker.run(plan)
-    finally:
-        _close_clients(worker)
-        worker.close()
-
-
-def _close_clients(worker: Worker) -> None:
-    """A worker keeps its client for as long as it lives; this one has one plan."""
-    from millrace.pipeline.kafka import mover
-
-    loop = worker._runner.get_loop()
-    for key in [key for key in mover._opened if key[0] is loop]:
-        worker._runner.run(mover._opened.pop(key).client.close())
+def _killed(plan: bytes) -> None:
+    ended = subprocess.run([sys.executable, "-c", DYING], input=plan, timeout=30, check=False)
+    assert ended.returncode == -signal.SIGKILL
 
 
 def lost(plans: Sequence[TaskPlan], *, session_lost: bool) -> Lost:
@@ -171,9 +183,10 @@ class Capture:
 
     def __init__(
         self, client: LogClient, bootstrap: tuple[str, ...], jobs: Jobs, source: str, *, capture: int = 1,
-        sink: str = "kafka:?format=json&partitions=2&replication=3",
+        sink: str = "kafka:?format=json&partitions=2&replication=3", feed: str = FEED,
     ) -> None:
-        spec = ChangefeedSpec(id=FEED, source=source, sink=sink)
+        spec = ChangefeedSpec(id=feed, source=source, sink=sink)
+        self.feed = feed
         self.source, self.epoch = source, 1
         self.ddl = DdlPosition(1, 1_000_000)
 
@@ -187,7 +200,7 @@ class Capture:
         around = Surroundings(
             me=Candidate(capture, "", ports.processes.me()), incarnation=1, session_s=6.0, ports=ports,
             store=cast(Any, None), homes=cast(Any, None), dispatching=self.path, send=self.sent.append)
-        self.host = ManagerHost(around, FEED)
+        self.host = ManagerHost(around, feed)
 
     def start(self, epoch: int, *spans: tuple[int, ...]) -> None:
         """Span n has the partitions of the n-th; epochs go on from here."""
@@ -197,7 +210,7 @@ class Capture:
 
     def _start(self, number: int, epoch: int, partitions: tuple[int, ...]) -> None:
         span = Span(TableId(self.source, OID), partitions)
-        self.host.receive(2, StartDispatcher(FEED, 5, 1, number, span, epoch), "alive")
+        self.host.receive(2, StartDispatcher(self.feed, 5, 1, number, span, epoch), "alive")
 
     def place_again(self) -> None:
         """As the maintainer does with those it misses."""
@@ -208,7 +221,7 @@ class Capture:
 
     def stop(self) -> None:
         for number, held in list(self.host.machine.held.items()):
-            self.host.receive(2, StopDispatcher(FEED, 5, 1, number, held.epoch), "alive")
+            self.host.receive(2, StopDispatcher(self.feed, 5, 1, number, held.epoch), "alive")
 
     async def close(self) -> None:
         await self.path.close()

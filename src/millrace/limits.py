@@ -220,4 +220,7 @@ GROUP_CREATE_S = 10.0              # the group topic is created on first need; a
 MARK_POINTS_MAX = 256              # complete positions kept of one partition: a barrier is looked for between two
 ROUND_OFFSETS_MAX = 2_000          # records of one plan: about what a work sends in its time; a plan's end is resolved
 PROGRESS_WAIT_S = 5.0              # one long poll of a source's `progress`: it wakes on news, not on this
+PROGRESS_READY_S = 30.0            # a take-over that waits longer for it is given up, and placed again
+MARKERS_KEPT = 64                  # of one partition: changefeeds may stand at different ones
+IDLE_LOOKS_MAX = 16                # dispatchers of a changefeed that look for fresh ends at a time
 QUARANTINE_PARTITIONS = 1          # of a changefeed's quarantine: few rows, and people read them in order

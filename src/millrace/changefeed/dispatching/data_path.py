@@ -2,29 +2,36 @@
 
     start: the changefeed's sink, the source's progress ─▶ take-over of every part [V11] ─▶ rounds of its changefeed
 
-Errors of `start`: those of the log's client, and InvalidRequest for what this data path cannot do.
+Errors of `start`: those of the log's client. What waiting does not mend (a sink that cannot be read, a topic that
+nobody may create, a position that is missing) is told as the error of a round.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple
 
 from millrace import limits
-from millrace.changefeed.dispatching.feed_rounds import FeedRounds, Jobs
+from millrace.changefeed.dispatching.failures import Whose, feed_error, of_ours
+from millrace.changefeed.dispatching.feed_jobs import Jobs
+from millrace.changefeed.dispatching.feed_rounds import FeedRounds
 from millrace.changefeed.dispatching.hosted import Hosted, Part
 from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.feeds.ports import DispatchingReport, Rounds, Work
 from millrace.core.delivery.takeover_asks import Why
 from millrace.core.sources.registry import table_topic
-from millrace.errors import InvalidRequest, Refused
+from millrace.errors import InvalidRequest, MillraceError, Refused, UserError
 from millrace.log.client import LogClient
-from millrace.model.changefeeds import ChangefeedSpec, DdlPosition
-from millrace.model.spans import Dispatcher
+from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, FeedError
+from millrace.model.spans import Dispatcher, TableId
+from millrace.model.tables import Oid
 from millrace.ops.ports import Ports
 from millrace.pipeline.kafka.setup import Setup
-from millrace.sink.uri import parse_sink
+from millrace.sink.uri import KafkaSink, parse_sink
+
+Key = tuple[str, Dispatcher]
 
 
 class Described(NamedTuple):
@@ -36,22 +43,20 @@ class Described(NamedTuple):
 
 class DataPath:
     """`describe`: a changefeed as it is recorded now. `passed`: its ddl position as last read, from memory; whoever
-    reads it calls `wake` when it moves [C7]. `cores`: tasks of one job. `deadline_s`: of a
-    dispatcher's work in its task [P2]."""
+    reads it calls `wake` when it moves [C7]. `cores`: tasks of one job. `deadline_s`: of a dispatcher's work in its
+    task [P2]."""
 
     def __init__(
         self, client: LogClient, bootstrap: tuple[str, ...], jobs: Jobs, ports: Ports, *, cores: int,
         describe: Callable[[str], Awaitable[Described]], passed: Callable[[str], DdlPosition],
         deadline_s: float = limits.WORK_DEADLINE_S,
     ) -> None:
-        self._deadline_s = deadline_s
         self._client, self._bootstrap, self._jobs, self._ports = client, bootstrap, jobs, ports
-        self._cores, self._describe, self._passed = cores, describe, passed
+        self._cores, self._describe, self._passed, self._deadline_s = cores, describe, passed, deadline_s
         self._sources: dict[str, SourceProgress] = {}
         self._feeds: dict[str, FeedRounds] = {}
-        self._starting: dict[tuple[str, Dispatcher], Hosted] = {}
-        self._hosted: dict[tuple[str, Dispatcher], Hosted] = {}
-        self._stopped: set[tuple[str, Dispatcher]] = set()       # while their start is under way
+        self._starting: dict[Key, Hosted | None] = {}            # None: it is still being made
+        self._hosted: dict[Key, Hosted] = {}
 
     # -- Dispatching ---------------------------------------------------------------------------------------------------
     def prepare(self, work: Work) -> None:
@@ -60,38 +65,38 @@ class DataPath:
 
     async def start(self, work: Work, rounds: Rounds) -> bool:
         key = (work.feed, work.dispatcher)
+        self._starting[key] = None
         try:
             hosted = await self._host(work, rounds)
-            self._starting[key] = hosted
-            if key in self._stopped:
+            if key not in self._starting:
                 return False
+            self._starting[key] = hosted
             await hosted.settle()
-            return self._taken(key, hosted)
+            return not hosted.stopped and self._taken(key, hosted)
         finally:
             self._starting.pop(key, None)
-            self._stopped.discard(key)
 
-    def _taken(self, key: tuple[str, Dispatcher], hosted: Hosted) -> bool:
-        if key in self._stopped or hosted.stopped:
+    def _taken(self, key: Key, hosted: Hosted) -> bool:
+        stands = hosted.stands
+        if stands.why is Why.SUPERSEDED:
             return False
-        why, detail = hosted.ended or (None, "")
-        if why is Why.SUPERSEDED:
-            return False
-        if why is Why.AGAIN:
-            raise Refused(f"{key}: {detail}")
+        trouble = next((part.lister.trouble for part in hosted.parts if part.lister.trouble is not None), None)
+        if trouble is not None:
+            hosted.trouble = self._error(trouble, hosted.whose)
+        elif stands.why is Why.AGAIN:
+            raise Refused(f"{key}: {stands.detail}")
         hosted.epoch_seen = hosted.dispatcher.epoch
         self._hosted[key] = hosted
-        self._feed(hosted.work.feed).add(hosted, self._source(hosted.work.span.table.source))
+        self._feed(key[0]).add(hosted)
         return True
 
     def stop(self, work: Work) -> None:
         key = (work.feed, work.dispatcher)
-        hosted = self._hosted.pop(key, None) or self._starting.get(key)
-        if hosted is None:
-            self._stopped.add(key)
-            return
-        hosted.stop()
-        self._feed(work.feed).drop(work.dispatcher)
+        hosted = self._hosted.pop(key, None) or self._starting.pop(key, None)
+        if hosted is not None:
+            hosted.stop()
+        if work.feed in self._feeds:
+            self._feeds[work.feed].drop(work.dispatcher)
 
     def report(self, feed: str) -> DispatchingReport:
         rounds = self._feeds.get(feed)
@@ -110,34 +115,46 @@ class DataPath:
 
     # -- inside --------------------------------------------------------------------------------------------------------
     async def _host(self, work: Work, rounds: Rounds) -> Hosted:
-        described = await self._describe(work.feed)
-        spec, table = described.spec, work.span.table
-        if spec.settings:
-            raise InvalidRequest(f"{spec.id}: filters, projections and routes of single tables are not moved yet")
-        progress = self._source(table.source)
+        spec, database = await self._describe(work.feed)
+        table, progress = work.span.table, self._source(work.span.table.source)
+        whose = Whose(work.dispatcher.span, table, spec.on_error)
         await progress.ready()
         topic = table_topic(table.source, table.oid)
         topic_id = (await self._client.topic(topic)).id
-        sink = parse_sink(spec.sink)
-        parts = tuple(
+        setup = Setup(bootstrap=self._bootstrap, sink=spec.sink, source=table.source, database=database)
+        hosted = Hosted(work, rounds, whose, progress, setup, (topic_id, topic))
+        try:
+            sink = _sink_of(spec)
+        except UserError as error:
+            hosted.refused = self._error(error, whose)
+            return hosted
+        hosted.parts = tuple(
             Part(self._client, progress, sink, work=work, topic_id=topic_id, partition=partition)
             for partition in work.span.partitions)
-        setup = Setup(bootstrap=self._bootstrap, sink=spec.sink, source=table.source, database=described.database)
-        return Hosted(work, rounds, setup, (topic_id, topic), parts)
+        return hosted
+
+    def _error(self, error: MillraceError, whose: Whose) -> FeedError:
+        return feed_error(of_ours(error), whose, int(self._ports.clock.wall() * 1000))
 
     def _source(self, source: str) -> SourceProgress:
         if source not in self._sources:
-            self._sources[source] = found = SourceProgress(self._client, source)
-            found.listen(lambda _: self._news())
+            self._sources[source] = SourceProgress(self._client, source, partial(self._news, source))
         return self._sources[source]
 
-    def _news(self) -> None:
+    def _news(self, source: str, oids: frozenset[Oid]) -> None:
+        tables = [TableId(source, oid) for oid in oids]
         for feed in self._feeds.values():
-            feed.wake()
+            feed.news(tables)
 
     def _feed(self, feed: str) -> FeedRounds:
         if feed not in self._feeds:
             self._feeds[feed] = FeedRounds(
                 feed, self._jobs, self._ports, cores=self._cores, deadline_s=self._deadline_s,
-                passed=lambda: self._passed(feed))
+                passed=partial(self._passed, feed))
         return self._feeds[feed]
+
+
+def _sink_of(spec: ChangefeedSpec) -> KafkaSink:
+    if spec.settings:
+        raise InvalidRequest(f"{spec.id}: filters, projections and routes of single tables are not moved yet")
+    return parse_sink(spec.sink)

@@ -1,10 +1,10 @@
 """One dispatcher here: a take-over machine for each source partition of its span [V11, P3].
 
-    take_over ─▶ parts READY ─▶ goals ─▶ plans ─▶ results ─▶ store ─▶ READY …
-                     └─▶ ended: why, for whoever placed it
+    settle ─▶ parts READY ─▶ goals ─▶ plans ─▶ results ─▶ stored ─▶ READY …
+                  └─▶ ended: `stands` says why (core.delivery.standing)
 
-In: what `progress` and the barrier allow, results. Out: plans, and how it stands. Promise: nothing is planned for a
-part that is not READY; a dispatcher of which one part has ended plans nothing any more.
+In: what `progress` and the barrier allow, results. Out: goals, and how it stands. Promise: nothing is planned for a
+part that is not READY.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import asyncio
 from dataclasses import dataclass
 from uuid import UUID
 
+from millrace.changefeed.dispatching.failures import Whose
 from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.dispatching.targets import LogTargets
 from millrace.changefeed.feeds.ports import Rounds, Work
 from millrace.core.delivery.source_marks import Goal, Look
+from millrace.core.delivery.standing import Stands, stands
 from millrace.core.delivery.takeover import Takeover
-from millrace.core.delivery.takeover_asks import Why
 from millrace.core.delivery.taking import State
 from millrace.errors import MillraceError
 from millrace.log.client import LogClient
 from millrace.log.client.positions import PositionClient
+from millrace.model.changefeeds import FeedError
 from millrace.model.positions import PositionKey
 from millrace.model.spans import Dispatcher, TablePartition
 from millrace.model.tables import TableSchema
@@ -30,9 +32,6 @@ from millrace.pipeline.kafka.home import LogHome
 from millrace.pipeline.kafka.setup import Setup
 from millrace.pipeline.kafka.takeover import Taker
 from millrace.sink.uri import KafkaSink
-
-# The worst of several parts speaks for the dispatcher.
-_ORDER = (Why.SUPERSEDED, Why.AGAIN, Why.MISSING, Why.CANNOT_PROVE, Why.STOPPED)
 
 
 class Part:
@@ -66,10 +65,12 @@ class Part:
         return goal
 
     async def look_around(self, now: float) -> int:
-        """While idle: ends move up, new target partitions and greater epochs are seen. The epoch that is stored."""
+        """Between rounds: greater epochs and other targets are seen, ends move up. The epoch that is stored."""
         machine = self.machine
         stored = await PositionClient(self._client).read(machine.key)
         machine.epoch_seen(stored.epoch)
+        if machine.state is State.ENDED:
+            return stored.epoch
         targets = await self.lister.targets(frozenset(end.topic_id for end in stored.ends))
         machine.targets_seen(targets)
         if machine.refresh_due(now):
@@ -82,17 +83,21 @@ class Part:
 
 @dataclass(slots=True)
 class Hosted:
-    """`setup`: of the mover, as it was when this dispatcher was started."""
+    """`setup`: of the mover, as it was when this dispatcher was started. `refused`: why it will never do anything."""
 
     work: Work
     rounds: Rounds
+    whose: Whose
+    progress: SourceProgress
     setup: Setup
     source_topic: tuple[UUID, str]
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...] = ()
+    refused: FeedError | None = None
+    trouble: FeedError | None = None                     # of its take-over, to be told before it goes
     epoch_seen: int = 0
     stopped: bool = False
-    looking: bool = False                                # idle work is under way
-    told: bool = False                                   # its span's former trouble
+    looking: bool = False                                # for fresh ends, other targets
+    told: bool = False                                   # what its take-over, or its span's former rounds, met with
     doubted: bool = False                                # a round did nothing: are the targets still those?
 
     @property
@@ -100,7 +105,7 @@ class Hosted:
         return self.work.dispatcher
 
     async def settle(self) -> None:
-        """Until each part is ready or has ended; an error of one is the error of all."""
+        """Until each part is ready or has ended."""
         await asyncio.gather(*(part.taker.run() for part in self.parts))
 
     def stop(self) -> None:
@@ -109,30 +114,29 @@ class Hosted:
             part.machine.stop()
 
     @property
-    def is_ready(self) -> bool:
-        return all(part.machine.state is State.READY for part in self.parts)
+    def stands(self) -> Stands:
+        return stands((part.machine.why, part.machine.detail) for part in self.parts)
 
     @property
-    def ended(self) -> tuple[Why, str] | None:
-        ended = {part.machine.why: part.machine.detail for part in self.parts if part.machine.why is not None}
-        return next(((why, ended[why]) for why in _ORDER if why in ended), None)
-
-    def refresh_due(self, now: float) -> bool:
-        return any(part.machine.refresh_due(now) for part in self.parts)
+    def may_plan(self) -> bool:
+        return not self.looking and all(part.machine.state is State.READY for part in self.parts)
 
     @property
     def must_look(self) -> bool:
         """Before anything is planned: the list of its targets may be another one by now."""
-        return self.doubted or not all(part.lister.is_complete() for part in self.parts)
+        return self.doubted or not all(part.lister.is_complete for part in self.parts)
+
+    def refresh_due(self, now: float) -> bool:
+        return any(part.machine.refresh_due(now) for part in self.parts)
 
     async def look_around(self, now: float) -> MillraceError | None:
         self.looking = True
         try:
-            self.epoch_seen = max([self.epoch_seen, *await asyncio.gather(
-                *(part.look_around(now) for part in self.parts))])
+            seen = await asyncio.gather(*(part.look_around(now) for part in self.parts))
         except MillraceError as error:
             return error
         finally:
             self.looking = False
+        self.epoch_seen = max(self.epoch_seen, *seen)
         self.doubted = False
         return None

@@ -1,8 +1,8 @@
 """One source's `progress`, followed: who has news is woken; nothing runs by a timer [P7].
 
-In: records of the topic. Out: `marks`, listeners called with the tables that have news, offsets of markers.
-Promise: `ready` returns once all that stood in the topic when it was asked is read. A reader that fails goes on by
-itself; what cannot be understood (a newer format) is told to whoever waits.
+In: records of the topic. Out: `marks`, news of tables, offsets of markers.
+Promise: `ready` returns once all that stood in the topic is read. A reader that fails goes on by itself; what cannot be
+understood (a newer format) stays as `trouble`: what follows would be guessed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from millrace import limits
 from millrace.core.delivery.source_marks import Look, Marker, Marks
 from millrace.core.sources.registry import progress_topic, table_topic
-from millrace.errors import DataLost, MillraceError
+from millrace.errors import DataLost, MillraceError, Unreachable
 from millrace.log.client import LogClient
 from millrace.log.client.answers import Backoff
+from millrace.log.client.reading import Fetched
 from millrace.model.progress import decode_progress
 from millrace.model.spans import TablePartition
 from millrace.model.tables import Oid
@@ -25,31 +26,25 @@ from millrace.pipeline.datasource.reading import header_of
 from millrace.wire.changes import BatchKind
 
 log = get_logger(__name__)
-Listener = Callable[[frozenset[Oid]], None]
 
 
 class SourceProgress:
-    def __init__(self, client: LogClient, source: str) -> None:
+    def __init__(self, client: LogClient, source: str, heard: Callable[[frozenset[Oid]], None]) -> None:
+        """`heard`: called with the tables that have news."""
         self.marks = Marks()
-        self._client, self._source = client, source
+        self._client, self._source, self._heard = client, source, heard
         self._topic = progress_topic(source)
-        self._listeners: list[Listener] = []
         self._found: dict[TablePartition, dict[Marker, int]] = {}
         self._caught_up = asyncio.Event()
-        self._trouble: MillraceError | None = None
+        self.trouble: MillraceError | None = None        # it is not understood, and so nothing more is planned
         self._task = asyncio.create_task(self._follow(), name=f"progress of {source}")
 
-    def listen(self, listener: Listener) -> None:
-        self._listeners.append(listener)
-
     async def ready(self) -> None:
-        waits = asyncio.create_task(self._caught_up.wait())
         try:
-            await asyncio.wait([waits, self._task], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waits.cancel()
-        if self._trouble is not None:
-            raise self._trouble
+            async with asyncio.timeout(limits.PROGRESS_READY_S):
+                await self._caught_up.wait()
+        except TimeoutError:
+            raise Unreachable(f"{self._topic} is not read after {limits.PROGRESS_READY_S:g} s") from None
 
     async def close(self) -> None:
         self._task.cancel()
@@ -57,33 +52,33 @@ class SourceProgress:
 
     async def _follow(self) -> None:
         backoff, where = Backoff(RealRandom()), (self._topic, 0)
-        while True:
+        while self.trouble is None:
+            wait_s = limits.PROGRESS_WAIT_S if self._caught_up.is_set() else 0.0
             try:
-                if not self._caught_up.is_set():
-                    self.marks.next = max(self.marks.next, (await self._client.ends(*where))[0])
-                page = (await self._client.fetch({where: self.marks.next}, wait_s=limits.PROGRESS_WAIT_S
-                                                 if self._caught_up.is_set() else 0.0)).get(where)
+                page = (await self._client.fetch({where: self.marks.next}, wait_s=wait_s)).get(where)
             except MillraceError as error:
                 log.warning("progress cannot be read", source=self._source, error=str(error))
                 await asyncio.sleep(backoff.next_s())
                 continue
             backoff.reset()
-            if page is None:
-                continue
-            news: frozenset[Oid] = frozenset()
-            try:
-                for record in page.records:
-                    news |= self.marks.replay(record.offset, decode_progress(bytes(record.value or b"")))
-            except MillraceError as error:
-                self._trouble = error                    # the next record would be guessed: a person must look
-                log.error("progress is not understood", source=self._source, error=str(error))
-                return
-            self.marks.next = max(self.marks.next, page.next_offset)
-            if self.marks.next >= page.hw:
-                self._caught_up.set()
-            if news:
-                for listener in self._listeners:
-                    listener(news)
+            if page is not None:
+                self._read(page)
+
+    def _read(self, page: Fetched) -> None:
+        news: frozenset[Oid] = frozenset()
+        try:
+            for record in page.records:
+                news |= self.marks.replay(record.offset, decode_progress(bytes(record.value or b"")))
+        except MillraceError as error:
+            self.trouble = error
+            log.error("progress is not understood", source=self._source, error=str(error))
+        self.marks.next = max(self.marks.next, page.next_offset)
+        if self.marks.next >= page.hw or self.trouble is not None:
+            self._caught_up.set()
+        if self.trouble is not None:
+            news = self.marks.tables
+        if news:
+            self._heard(news)
 
     # -- markers -------------------------------------------------------------------------------------------------------
     def found(self, part: TablePartition) -> Mapping[Marker, int]:
@@ -97,7 +92,13 @@ class SourceProgress:
                 header = header_of(record)
                 wanted = (look.marker.generation, look.marker.place)
                 if header.kind == BatchKind.MARKER and (header.generation, header.first) == wanted:
-                    self._found.setdefault(part, {})[look.marker] = record.offset
+                    self._keep(part, look.marker, record.offset)
                     return
         raise DataLost(f"{topic}/{look.partition}: no marker of change {look.marker.number} in [{look.start}, "
                        f"{look.end})")
+
+    def _keep(self, part: TablePartition, marker: Marker, offset: int) -> None:
+        found = self._found.setdefault(part, {})
+        found[marker] = offset
+        if len(found) > limits.MARKERS_KEPT:
+            del found[next(iter(found))]

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
-from millrace.errors import TopicExists, UnknownTopicOrPartition
+from millrace.errors import MillraceError, TopicExists, UnknownTopicOrPartition
 from millrace.limits import QUARANTINE_PARTITIONS
 from millrace.log.client import LogClient
 from millrace.log.client.metadata import TopicInfo
@@ -39,23 +39,38 @@ class LogTargets:
         self._client, self._sink, self._source, self._tables = client, sink, source, tables
         self._quarantine = quarantine_topic(feed)
         self.names: dict[UUID, str] = {}
+        self.trouble: MillraceError | None = None        # why there is no list, if nobody can mend it by waiting
+        self._newest: TableSchema | None = None
 
     def name_of(self, topic_id: UUID) -> str:
         return self.names[topic_id]
 
+    @property
     def is_complete(self) -> bool:
-        """No version has come whose topic was not listed."""
-        return set(target_topics(self._sink, self._source, self._tables())) <= set(self.names.values())
+        """No version has come since the topics were listed."""
+        tables = self._tables()
+        return bool(tables) and tables[-1] is self._newest
 
     async def targets(self, stored: frozenset[UUID]) -> Targets:
-        wanted = target_topics(self._sink, self._source, self._tables())
-        if not wanted:
+        try:
+            found = await self._listed(stored)
+        except MillraceError as error:
+            self.trouble = None if error.retriable else error
+            raise
+        self.trouble = None
+        return found
+
+    async def _listed(self, stored: frozenset[UUID]) -> Targets:
+        tables = self._tables()
+        if not tables:
             raise UnknownTopicOrPartition(f"no schema of a table of {self._source} is known yet")
+        wanted = target_topics(self._sink, self._source, tables)
         *infos, quarantine = await asyncio.gather(
             *(self._there(name, self._sink.partitions) for name in wanted),
             self._there(self._quarantine, QUARANTINE_PARTITIONS))
-        former, gone = await self._former(stored - {info.id for info in (*infos, quarantine)}, [*wanted,
-                                                                                              self._quarantine])
+        others = stored - {info.id for info in (*infos, quarantine)}
+        former, gone = await self._former(others, present={*wanted, self._quarantine})
+        self._newest = tables[-1]
         self.names |= {info.id: info.name for info in (*infos, quarantine, *former)}
         return Targets(
             tuple(part for info in infos for part in _parts(info)), _parts(quarantine)[0],
@@ -70,17 +85,18 @@ class LogTargets:
                     name, partitions=partitions, replication_factor=self._sink.replication or -1)
             return await self._client.topic(name)
 
-    async def _former(
-        self, stored: frozenset[UUID], present: list[str]
-    ) -> tuple[list[TopicInfo], frozenset[UUID]]:
+    async def _former(self, stored: frozenset[UUID], *, present: set[str]) -> tuple[list[TopicInfo], frozenset[UUID]]:
         """Topics that once were targets. Rare: only after a table's name or the sink has changed."""
         if not stored:
             return [], frozenset()
         names = await self._client.topics()
-        if not {*present} <= {*names}:                   # whoever told it lags: what it leaves out may be there
-            raise UnknownTopicOrPartition(f"a list of topics without {', '.join({*present} - {*names})}")
-        infos = await asyncio.gather(*(self._known(name) for name in names))
-        former = [info for info in infos if info is not None and info.id in stored]
+        if not present <= {*names}:                      # whoever told it lags: what it leaves out may be there
+            raise UnknownTopicOrPartition(f"a list of topics without {', '.join(sorted(present - {*names}))}")
+        former: list[TopicInfo] = []
+        for name in names:
+            info = await self._known(name)
+            if info is not None and info.id in stored:
+                former.append(info)
         return former, stored - {info.id for info in former}
 
     async def _known(self, name: str) -> TopicInfo | None:

@@ -132,6 +132,10 @@ class Marks:
         known.append(marker)
         return frozenset({record.oid})
 
+    @property
+    def tables(self) -> frozenset[Oid]:
+        return frozenset(self._versions)
+
     # -- questions -----------------------------------------------------------------------------------------------------
     def goal(
         self, oid: Oid, partition: int, at: Point, passed: int, found: Mapping[Marker, int]

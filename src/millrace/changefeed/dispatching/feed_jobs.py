@@ -1,0 +1,157 @@
+"""Jobs of one changefeed's rounds: run, their results into the machines, stored, told [P2, P5, P8].
+
+    Planned ─▶ Runner ─▶ results ─▶ Takeover machines ─▶ positions stored ─▶ ended or unknown, for who placed them
+                  │ NotStarted ─▶ the same plans again: nobody has claimed them
+                  └ Lost ─▶ every dispatcher of it is unknown; core.delivery.rounds looks for the culprit
+
+Promise: a result is stored only while its dispatcher is present; every dispatcher of a job is told of its end. What a
+round met with is remembered while its span comes and goes: the same trouble twice in a row is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from millrace import limits
+from millrace.changefeed.dispatching.failures import delivery_error, feed_error
+from millrace.changefeed.dispatching.plans import Planned, Sent
+from millrace.core.delivery.losses import Losses
+from millrace.core.delivery.rounds import Job, Rounds
+from millrace.core.delivery.standing import Over, round_over
+from millrace.core.delivery.taking import State
+from millrace.log.client.answers import Backoff
+from millrace.model.changefeeds import FeedError
+from millrace.model.rounds import TaskPlan, Work, WorkResult, unknown
+from millrace.model.spans import Dispatcher, SpanId
+from millrace.ops.logging import get_logger
+from millrace.ops.ports import Ports
+from millrace.pipeline.rounds import Ending, Lost, NotStarted, Returned
+
+log = get_logger(__name__)
+
+
+class Jobs(Protocol):
+    """pipeline.rounds.Runner."""
+
+    async def run(self, plans: Sequence[TaskPlan]) -> Ending: ...
+
+
+class FeedJobs:
+    def __init__(self, feed: str, jobs: Jobs, ports: Ports, decider: Rounds, wake: Callable[[], None]) -> None:
+        self._feed, self._jobs, self._ports, self._decider, self._wake = feed, jobs, ports, decider, wake
+        self._losses = Losses()
+        self._troubled: dict[SpanId, FeedError | None] = {}     # whose last round went wrong; None: its job was lost
+        self.under_way = 0
+
+    def repeated(self, span: SpanId) -> FeedError | None:
+        """Once may be an accident, and a take-over has mended it."""
+        error = self._troubled.get(span)
+        return error if error is not None and error.count > 1 else None
+
+    def left(self, span: SpanId) -> None:
+        """It comes back if something was wrong: then the search for the culprit goes on."""
+        if span not in self._troubled and span not in self._decider.busy:
+            self._decider.forget(span)
+
+    async def run(self, job: Job, planned: Planned) -> None:
+        self._losses.began(job.number)
+        self.under_way += 1
+        ending = await self._ending(planned)
+        by_host: dict[Dispatcher, list[WorkResult]] = {}
+        for one in ending.results:
+            by_host.setdefault(one.dispatcher, []).append(one)
+        for ones in by_host.values():
+            self._heard(ones, planned.sent, told=isinstance(ending, Returned))
+        self._settle(job, ending, planned.sent)
+        await asyncio.gather(*(self._stored(ones, planned.sent) for ones in by_host.values()))
+        self.under_way -= 1
+        self._wake()
+
+    # -- run -----------------------------------------------------------------------------------------------------------
+    async def _ending(self, planned: Planned) -> Returned | Lost:
+        backoff, plans = Backoff(self._ports.random), planned.plans
+        while plans:
+            try:
+                ending = await self._jobs.run(plans)
+            except Exception as error:                   # nobody may wait for a round that has no end
+                log.exception("a job ended without an answer", feed=self._feed)
+                works = [work for plan in plans for work in plan.works]
+                return Lost(tuple(unknown(work, str(error)) for work in works), str(error), session_lost=False)
+            if not isinstance(ending, NotStarted):
+                return ending
+            log.warning("no Spark for a round", feed=self._feed, why=ending.why)
+            await asyncio.sleep(backoff.next_s())
+            plans = [left for plan in plans if (left := self._still_wanted(plan, planned.sent)).works]
+        return Returned(())
+
+    def _still_wanted(self, plan: TaskPlan, sent: dict[int, Sent]) -> TaskPlan:
+        """Who was stopped meanwhile goes: nothing of it was sent."""
+        kept: list[Work] = []
+        for work in plan.works:
+            hosted, part, _ = sent[work.plan.round]
+            if hosted.stopped:
+                part.machine.lost(work.plan.round, "stopped before it was sent")
+                hosted.rounds.ended(work.dispatcher)
+            else:
+                kept.append(work)
+        return msgspec.structs.replace(plan, works=tuple(kept))
+
+    # -- what came back ------------------------------------------------------------------------------------------------
+    def _heard(self, ones: list[WorkResult], sent: dict[int, Sent], *, told: bool) -> None:
+        hosted = sent[ones[0].result.round].hosted
+        self._remember(ones, sent, told=told)
+        present = hosted.rounds.is_present(hosted.dispatcher)
+        for one in ones:
+            machine = sent[one.result.round].part.machine
+            if present:
+                machine.result(one.result)
+            else:
+                machine.lost(one.result.round, "its dispatcher is gone")
+
+    def _remember(self, ones: list[WorkResult], sent: dict[int, Sent], *, told: bool) -> None:
+        """`told`: by the work itself, not by the loss of its job."""
+        hosted = sent[ones[0].result.round].hosted
+        span = hosted.dispatcher.span
+        before = self._troubled.pop(span, None)
+        failed = [one for one in ones if sent[one.result.round].failed(one)]
+        if not failed:
+            return
+        if told and not any(one.unclaimed for one in failed):
+            now_ms = int(self._ports.clock.wall() * 1000)
+            self._troubled[span] = feed_error(delivery_error(failed[0].result.error), hosted.whose, now_ms, before)
+        else:
+            self._troubled[span] = before
+        if len(self._troubled) > limits.FEED_ERRORS_MAX:
+            del self._troubled[next(iter(self._troubled))]
+
+    def _settle(self, job: Job, ending: Returned | Lost, sent: dict[int, Sent]) -> None:
+        session_lost = isinstance(ending, Lost) and ending.session_lost
+        blamed = self._losses.ended(job.number, session_lost=session_lost)
+        if blamed:
+            self._decider.lost(*blamed)
+        if isinstance(ending, Lost):
+            if not session_lost:
+                self._decider.lost(job.number)
+            return
+        died = {one.dispatcher.span for one in ending.results if one.unclaimed}
+        failed = {one.dispatcher.span for one in ending.results if sent[one.result.round].failed(one)}
+        self._decider.returned(job.number, failed=failed - died, lost=died)
+
+    async def _stored(self, ones: list[WorkResult], sent: dict[int, Sent]) -> None:
+        """What is known of the results is stored; then the round is over for this dispatcher."""
+        hosted = sent[ones[0].result.round].hosted
+        storing = [part for part in hosted.parts if part.machine.state is State.STORING]
+        await asyncio.gather(*(part.taker.run() for part in storing))
+        failed = any(sent[one.result.round].failed(one) for one in ones)
+        match round_over(hosted.stands.standing, stopped=hosted.stopped, failed=failed):
+            case Over.UNKNOWN:
+                hosted.rounds.unknown(hosted.dispatcher)
+            case Over.FAILED:
+                hosted.doubted = True
+                hosted.rounds.ended(hosted.dispatcher, error=self._troubled.get(hosted.dispatcher.span))
+            case Over.COMMITTED:
+                hosted.rounds.ended(hosted.dispatcher)
