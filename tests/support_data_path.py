@@ -183,11 +183,12 @@ class Capture:
 
     def __init__(
         self, client: LogClient, bootstrap: tuple[str, ...], jobs: Jobs, source: str, *, capture: int = 1,
-        sink: str = "kafka:?format=json&partitions=2&replication=3", feed: str = FEED,
+        sink: str = "kafka:?format=json&partitions=2&replication=3", feed: str = FEED, deadline_s: float = 3.0,
     ) -> None:
         spec = ChangefeedSpec(id=feed, source=source, sink=sink)
         self.feed = feed
         self.source, self.epoch = source, 1
+        self.spans: tuple[tuple[int, ...], ...] = ()
         self.ddl = DdlPosition(1, 1_000_000)
 
         async def describe(feed: str) -> Described:
@@ -195,7 +196,7 @@ class Capture:
 
         ports = real_ports()
         self.path = DataPath(client, bootstrap, jobs, ports, cores=2, describe=describe, passed=lambda feed: self.ddl,
-                             deadline_s=2.0)
+                             deadline_s=deadline_s)
         self.sent: list[Any] = []
         around = Surroundings(
             me=Candidate(capture, "", ports.processes.me()), incarnation=1, session_s=6.0, ports=ports,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import count
+from typing import Any
 
 import pytest
 
+from millrace import limits
 from millrace.log.client import LogClient
 from millrace.model.changefeeds import DdlPosition, FeedError
 from millrace.model.positions import Point
-from millrace.model.rounds import TaskPlan
-from millrace.pipeline.rounds import Ending, NotStarted
+from millrace.model.rounds import TaskPlan, unknown
+from millrace.pipeline.rounds import Ending, NotStarted, Returned
 from support_cluster import Cluster
 from support_data_path import Capture, LocalJobs, Shop, lost, until
 from support_mover import insert
@@ -29,6 +31,12 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error nobody waits for long."""
+    monkeypatch.setattr(limits, "FEED_RETRY_MIN_S", 0.1)
+
+
 def play(cluster: Cluster, story: Story) -> None:
     async def body() -> None:
         bootstrap = tuple(cluster.bootstrap.split(","))
@@ -37,7 +45,7 @@ def play(cluster: Cluster, story: Story) -> None:
             shop = Shop(client, f"shop{next(_sources)}", partitions=2)
             await shop.make()
 
-            def capture(**more: str) -> Capture:
+            def capture(**more: Any) -> Capture:
                 captures.append(Capture(client, bootstrap, jobs, shop.source, capture=len(captures) + 1, **more))
                 return captures[-1]
 
@@ -74,12 +82,15 @@ def test_P2_V11_rows_arrive_once_through_rounds_a_stop_and_a_start_elsewhere(clu
     async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
         first = capture()
         first.start(2, (0, 1))
+        first.stop()                                     # while it is being taken over
+        await until(lambda: not first.host.machine.held, "the dispatcher is gone")
+        first.start(3, (0, 1))
         await bring(shop)
         await stand(shop, first, 1)
         first.stop()
         await until(lambda: not first.host.machine.held, "the dispatcher is gone")
         second = capture()
-        second.start(3, (0, 1))
+        second.start(4, (0, 1))
         await bring(shop)
         await stand(shop, second, 2)
         await assert_once(shop, offsets=(0, 1))
@@ -120,6 +131,22 @@ def test_P5_a_worker_that_dies_with_rows_written_leaves_them_once(cluster: Clust
     play(cluster, story)
 
 
+def test_C3_a_dispatcher_that_was_taken_over_elsewhere_goes_and_doubles_nothing(cluster: Cluster) -> None:
+    async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
+        first, second = capture(), capture()
+        first.start(2, (0, 1))
+        await bring(shop)
+        await stand(shop, first, 1)
+        second.start(3, (0, 1))                          # nobody has told the first one
+        await until(lambda: len(second.host.free()) == 1, "the take-over")
+        await bring(shop)
+        await stand(shop, second, 2)
+        await until(lambda: not first.host.machine.held, "the first one has seen it")
+        await assert_once(shop, offsets=(0, 1))
+
+    play(cluster, story)
+
+
 def test_P8_spark_that_is_not_there_gets_the_same_plans_later(cluster: Cluster) -> None:
     async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
         def absent(plans: Sequence[TaskPlan]) -> Ending | None:
@@ -139,7 +166,7 @@ def test_P8_spark_that_is_not_there_gets_the_same_plans_later(cluster: Cluster) 
 
 def test_K2_a_target_topic_that_is_deleted_is_made_again(cluster: Cluster) -> None:
     async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
-        here = capture()
+        here = capture(deadline_s=1.0)
         here.start(2, (0, 1))
         await bring(shop)
         await stand(shop, here, 1)
@@ -187,5 +214,31 @@ def test_P3_what_waiting_does_not_mend_is_told_as_the_error_of_a_round(cluster: 
         await told("delivery_failed", "fail", sink="kafka:?format=morse")
         await told("delivery_failed", "fail", sink="kafka:?format=json&replication=7&topic={source}.{table}")
         assert jobs.jobs == []
+
+    play(cluster, story)
+
+
+def test_C8_a_trouble_that_no_take_over_mends_is_told(cluster: Cluster) -> None:
+    async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
+        def broken(plans: Sequence[TaskPlan]) -> Ending | None:
+            works = [work for plan in plans for work in plan.works]
+            planted = Returned(tuple(unknown(work, "ValueError: planted") for work in works))
+            return planted if len(jobs.jobs) <= 2 else None
+
+        jobs.before = broken
+        here = capture()
+        here.start(2, (0, 1))
+        await bring(shop)
+
+        def told() -> bool:
+            here.place_again()
+            held = here.host.machine.held.get(0)
+            return held is not None and held.error is not None and held.error.kind == "isolate"
+
+        await until(told, "the error")
+        assert len(jobs.jobs) == 2, "before the third round"
+        await stand(shop, here, 1)
+        await until(lambda: here.host.machine.held[0].error is None, "it is well again")
+        await assert_once(shop, offsets=(0,))
 
     play(cluster, story)

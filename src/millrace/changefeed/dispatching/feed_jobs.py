@@ -11,13 +11,14 @@ round met with is remembered while its span comes and goes: the same trouble twi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from millrace import limits
 from millrace.changefeed.dispatching.failures import delivery_error, feed_error
+from millrace.changefeed.dispatching.hosted import Hosted
 from millrace.changefeed.dispatching.plans import Planned, Sent
 from millrace.core.delivery.losses import Losses
 from millrace.core.delivery.rounds import Job, Rounds
@@ -57,17 +58,21 @@ class FeedJobs:
         if span not in self._troubled and span not in self._decider.busy:
             self._decider.forget(span)
 
-    async def run(self, job: Job, planned: Planned) -> None:
+    def run(self, job: Job, planned: Planned) -> Coroutine[Any, Any, None]:
+        """It counts from here on, not from when it is first waited for."""
         self._losses.began(job.number)
         self.under_way += 1
+        return self._run(job, planned)
+
+    async def _run(self, job: Job, planned: Planned) -> None:
         ending = await self._ending(planned)
         by_host: dict[Dispatcher, list[WorkResult]] = {}
         for one in ending.results:
             by_host.setdefault(one.dispatcher, []).append(one)
         for ones in by_host.values():
-            self._heard(ones, planned.sent, told=isinstance(ending, Returned))
+            self._remember(ones, planned.sent, told=isinstance(ending, Returned))
         self._settle(job, ending, planned.sent)
-        await asyncio.gather(*(self._stored(ones, planned.sent) for ones in by_host.values()))
+        await asyncio.gather(*(self._finish(ones, planned.sent) for ones in by_host.values()))
         self.under_way -= 1
         self._wake()
 
@@ -101,17 +106,6 @@ class FeedJobs:
         return msgspec.structs.replace(plan, works=tuple(kept))
 
     # -- what came back ------------------------------------------------------------------------------------------------
-    def _heard(self, ones: list[WorkResult], sent: dict[int, Sent], *, told: bool) -> None:
-        hosted = sent[ones[0].result.round].hosted
-        self._remember(ones, sent, told=told)
-        present = hosted.rounds.is_present(hosted.dispatcher)
-        for one in ones:
-            machine = sent[one.result.round].part.machine
-            if present:
-                machine.result(one.result)
-            else:
-                machine.lost(one.result.round, "its dispatcher is gone")
-
     def _remember(self, ones: list[WorkResult], sent: dict[int, Sent], *, told: bool) -> None:
         """`told`: by the work itself, not by the loss of its job."""
         hosted = sent[ones[0].result.round].hosted
@@ -126,7 +120,9 @@ class FeedJobs:
         else:
             self._troubled[span] = before
         if len(self._troubled) > limits.FEED_ERRORS_MAX:
-            del self._troubled[next(iter(self._troubled))]
+            oldest = next(iter(self._troubled))
+            del self._troubled[oldest]
+            self.left(oldest)
 
     def _settle(self, job: Job, ending: Returned | Lost, sent: dict[int, Sent]) -> None:
         session_lost = isinstance(ending, Lost) and ending.session_lost
@@ -141,17 +137,33 @@ class FeedJobs:
         failed = {one.dispatcher.span for one in ending.results if sent[one.result.round].failed(one)}
         self._decider.returned(job.number, failed=failed - died, lost=died)
 
-    async def _stored(self, ones: list[WorkResult], sent: dict[int, Sent]) -> None:
+    async def _finish(self, ones: list[WorkResult], sent: dict[int, Sent]) -> None:
         """What is known of the results is stored; then the round is over for this dispatcher."""
         hosted = sent[ones[0].result.round].hosted
-        storing = [part for part in hosted.parts if part.machine.state is State.STORING]
-        await asyncio.gather(*(part.taker.run() for part in storing))
+        try:
+            await self._store(hosted, ones, sent)
+        except Exception:                                # a mistake of ours: only a take-over can tell
+            log.exception("results could not be stored", feed=self._feed, span=hosted.dispatcher.span)
+            hosted.rounds.unknown(hosted.dispatcher)
+            return
         failed = any(sent[one.result.round].failed(one) for one in ones)
         match round_over(hosted.stands.standing, stopped=hosted.stopped, failed=failed):
             case Over.UNKNOWN:
                 hosted.rounds.unknown(hosted.dispatcher)
             case Over.FAILED:
-                hosted.doubted = True
+                hosted.doubted = hosted.erring = True
                 hosted.rounds.ended(hosted.dispatcher, error=self._troubled.get(hosted.dispatcher.span))
             case Over.COMMITTED:
+                hosted.erring = False
                 hosted.rounds.ended(hosted.dispatcher)
+
+    async def _store(self, hosted: Hosted, ones: list[WorkResult], sent: dict[int, Sent]) -> None:
+        present = hosted.rounds.is_present(hosted.dispatcher)
+        for one in ones:
+            machine = sent[one.result.round].part.machine
+            if present:
+                machine.result(one.result)
+            else:
+                machine.lost(one.result.round, "its dispatcher is gone")
+        storing = [part for part in hosted.parts if part.machine.state is State.STORING]
+        await asyncio.gather(*(part.taker.run() for part in storing))

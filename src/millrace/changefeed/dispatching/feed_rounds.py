@@ -96,6 +96,8 @@ class FeedRounds:
                 self._look(hosted, now)
             elif goals:
                 ready[hosted.dispatcher.span] = Ready(hosted, goals)
+            elif hosted.erring:                          # idle and well: no round will say so
+                self._tell(hosted, None)
         for job in self._decider.start(now, {span: one.backlog_bytes for span, one in ready.items()}):
             for span in job.spans:
                 ready[span].hosted.rounds.begin([span])
@@ -115,13 +117,18 @@ class FeedRounds:
             hosted.told = True
             error = hosted.trouble or self._jobs.repeated(hosted.dispatcher.span)
         if error is not None:
-            hosted.rounds.begin([hosted.dispatcher.span])
-            hosted.rounds.ended(hosted.dispatcher, error=error)
+            self._tell(hosted, error)
             return True
         if hosted.stands.standing is Standing.GONE:
             hosted.rounds.unknown(hosted.dispatcher)
             return True
         return False
+
+    def _tell(self, hosted: Hosted, error: FeedError | None) -> None:
+        """As a round of nothing."""
+        hosted.erring = error is not None
+        hosted.rounds.begin([hosted.dispatcher.span])
+        hosted.rounds.ended(hosted.dispatcher, error=error)
 
     def _lasting(self, hosted: Hosted) -> FeedError | None:
         if hosted.progress.trouble is not None:
@@ -131,10 +138,11 @@ class FeedRounds:
         return hosted.refused
 
     def _wait_s(self, now: float) -> float:
-        again = self._decider.look_again_at()
-        waits = [limits.ENDS_REFRESH_S, *([] if again is None else [max(again - now, 0.0)])]
-        free = {hosted.dispatcher for hosted in self._free()}
-        if any(one not in free and one.span not in self._decider.busy for one in self._hosted):
+        waits, again = [limits.ENDS_REFRESH_S], self._decider.look_again_at()
+        if again is not None and again > now:            # else there was nobody for another job
+            waits.append(again - now)
+        free, busy = {hosted.dispatcher for hosted in self._free()}, self._decider.busy
+        if any(one not in free and one.span not in busy for one in self._hosted):
             waits.append(limits.FEED_RETRY_MIN_S)        # it waits after an error: nobody else tells when that is over
         return min(waits)
 

@@ -98,6 +98,7 @@ class Hosted:
     stopped: bool = False
     looking: bool = False                                # for fresh ends, other targets
     told: bool = False                                   # what its take-over, or its span's former rounds, met with
+    erring: bool = False                                 # whoever placed it was told of an error last
     doubted: bool = False                                # a round did nothing: are the targets still those?
 
     @property

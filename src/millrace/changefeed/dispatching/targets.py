@@ -66,8 +66,8 @@ class LogTargets:
             raise UnknownTopicOrPartition(f"no schema of a table of {self._source} is known yet")
         wanted = target_topics(self._sink, self._source, tables)
         *infos, quarantine = await asyncio.gather(
-            *(self._there(name, self._sink.partitions) for name in wanted),
-            self._there(self._quarantine, QUARANTINE_PARTITIONS))
+            *(self._there(name, self._sink.partitions, probably=bool(stored)) for name in wanted),
+            self._there(self._quarantine, QUARANTINE_PARTITIONS, probably=True))
         others = stored - {info.id for info in (*infos, quarantine)}
         former, gone = await self._former(others, present={*wanted, self._quarantine})
         self._newest = tables[-1]
@@ -76,14 +76,15 @@ class LogTargets:
             tuple(part for info in infos for part in _parts(info)), _parts(quarantine)[0],
             tuple(part for info in former for part in _parts(info)), gone)
 
-    async def _there(self, name: str, partitions: int) -> TopicInfo:
-        try:
-            return await self._client.topic(name)
-        except UnknownTopicOrPartition:
-            with contextlib.suppress(TopicExists):       # another dispatcher of the table was quicker
-                await self._client.create_topic(
-                    name, partitions=partitions, replication_factor=self._sink.replication or -1)
-            return await self._client.topic(name)
+    async def _there(self, name: str, partitions: int, *, probably: bool) -> TopicInfo:
+        """Whether to ask first: of a topic that is not there, nobody says so at once."""
+        if probably:
+            with contextlib.suppress(UnknownTopicOrPartition):
+                return await self._client.topic(name)
+        with contextlib.suppress(TopicExists):           # a user's own, or another dispatcher of the table was quicker
+            await self._client.create_topic(
+                name, partitions=partitions, replication_factor=self._sink.replication or -1)
+        return await self._client.topic(name)
 
     async def _former(self, stored: frozenset[UUID], *, present: set[str]) -> tuple[list[TopicInfo], frozenset[UUID]]:
         """Topics that once were targets. Rare: only after a table's name or the sink has changed."""
