@@ -218,7 +218,8 @@ GROUP_CREATE_S = 10.0              # the group topic is created on first need; a
 
 # -- the data path of changefeeds ----------------------------------------------------------------------------------
 MARK_POINTS_MAX = 256              # complete positions kept of one partition: a barrier is looked for between two
-ROUND_OFFSETS_MAX = 2_000          # records of one plan: about what a work sends in its time; a plan's end is resolved
+ROUND_OFFSETS_MAX = 8_192          # records of one plan: as many small ones as a work may send in its time
+ROUND_OFFSETS_FIRST = 64           # of a dispatcher's first plan: 64 MiB at most, then as it goes
 PROGRESS_WAIT_S = 5.0              # one long poll of a source's `progress`: it wakes on news, not on this
 PROGRESS_READY_S = 30.0            # a take-over that waits longer for it is given up, and placed again
 MARKERS_KEPT = 64                  # of one partition: changefeeds may stand at different ones

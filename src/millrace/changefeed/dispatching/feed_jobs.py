@@ -72,9 +72,9 @@ class FeedJobs:
         for ones in by_host.values():
             self._remember(ones, planned.sent, told=isinstance(ending, Returned))
         self._settle(job, ending, planned.sent)
+        self._wake()                                     # whoever waited for this job need not wait for its results
         await asyncio.gather(*(self._finish(ones, planned.sent) for ones in by_host.values()))
         self.under_way -= 1
-        self._wake()
 
     # -- run -----------------------------------------------------------------------------------------------------------
     async def _ending(self, planned: Planned) -> Returned | Lost:
@@ -142,11 +142,14 @@ class FeedJobs:
         hosted = sent[ones[0].result.round].hosted
         try:
             await self._store(hosted, ones, sent)
+            self._tell(hosted, failed=any(sent[one.result.round].failed(one) for one in ones))
         except Exception:                                # a mistake of ours: only a take-over can tell
             log.exception("results could not be stored", feed=self._feed, span=hosted.dispatcher.span)
             hosted.rounds.unknown(hosted.dispatcher)
-            return
-        failed = any(sent[one.result.round].failed(one) for one in ones)
+        finally:
+            self._wake()
+
+    def _tell(self, hosted: Hosted, *, failed: bool) -> None:
         match round_over(hosted.stands.standing, stopped=hosted.stopped, failed=failed):
             case Over.UNKNOWN:
                 hosted.rounds.unknown(hosted.dispatcher)
@@ -160,10 +163,11 @@ class FeedJobs:
     async def _store(self, hosted: Hosted, ones: list[WorkResult], sent: dict[int, Sent]) -> None:
         present = hosted.rounds.is_present(hosted.dispatcher)
         for one in ones:
-            machine = sent[one.result.round].part.machine
+            _, part, from_ = sent[one.result.round]
             if present:
-                machine.result(one.result)
+                part.machine.result(one.result)
+                part.moved(one.result, from_)
             else:
-                machine.lost(one.result.round, "its dispatcher is gone")
+                part.machine.lost(one.result.round, "its dispatcher is gone")
         storing = [part for part in hosted.parts if part.machine.state is State.STORING]
         await asyncio.gather(*(part.taker.run() for part in storing))

@@ -13,11 +13,12 @@ import asyncio
 from dataclasses import dataclass
 from uuid import UUID
 
+from millrace import limits
 from millrace.changefeed.dispatching.failures import Whose
 from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.dispatching.targets import LogTargets
 from millrace.changefeed.feeds.ports import Rounds, Work
-from millrace.core.delivery.source_marks import Goal, Look
+from millrace.core.delivery.source_marks import Goal, Look, next_step
 from millrace.core.delivery.standing import Stands, stands
 from millrace.core.delivery.takeover import Takeover
 from millrace.core.delivery.taking import State
@@ -25,9 +26,10 @@ from millrace.errors import MillraceError
 from millrace.log.client import LogClient
 from millrace.log.client.positions import PositionClient
 from millrace.model.changefeeds import FeedError
-from millrace.model.positions import PositionKey
+from millrace.model.positions import Point, PositionKey
 from millrace.model.spans import Dispatcher, TablePartition
 from millrace.model.tables import TableSchema
+from millrace.model.writes import WriteResult
 from millrace.pipeline.kafka.home import LogHome
 from millrace.pipeline.kafka.setup import Setup
 from millrace.pipeline.kafka.takeover import Taker
@@ -44,7 +46,7 @@ class Part:
         table = work.span.table
         self.table_partition = TablePartition(table, partition)
         self.machine = Takeover(PositionKey(work.feed, topic_id, partition), work.dispatcher.epoch)
-        self._client, self._progress = client, progress
+        self._client, self._progress, self._step = client, progress, limits.ROUND_OFFSETS_FIRST
         self.lister = LogTargets(client, feed=work.feed, source=table.source, sink=sink, tables=self.versions)
         self.taker = Taker(self.machine, client, LogHome(client), self.lister)
 
@@ -59,10 +61,15 @@ class Part:
             return None
         assert machine.position is not None
         found = self._progress.found(self.table_partition)
-        goal = self._progress.marks.goal(table.oid, partition, machine.position.at, passed, found)
+        goal = self._progress.marks.goal(table.oid, partition, machine.position.at, passed, found, self._step)
         if isinstance(goal, Goal):
             return goal._replace(resolved=max(goal.resolved, machine.position.resolved))
         return goal
+
+    def moved(self, result: WriteResult, from_: Point) -> None:
+        if result.outcome != "unknown":
+            moved = result.to.offset - from_.offset
+            self._step = next_step(self._step, done=result.outcome == "done", moved=moved)
 
     async def look_around(self, now: float) -> int:
         """Between rounds: greater epochs and other targets are seen, ends move up. The epoch that is stored."""

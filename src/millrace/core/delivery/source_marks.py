@@ -21,6 +21,12 @@ from millrace.model.progress import Change, Mark, ProgressRecord, SchemaVersion
 from millrace.model.tables import Lsn, Oid, Place, TableSchema
 
 
+def next_step(step: int, *, done: bool, moved: int) -> int:
+    """How far the next plan goes: rounds grow under load [P7], up to what a work does in its time. A plan that is not
+    done to its end tells nothing new of what is resolved."""
+    return min(2 * step, ROUND_OFFSETS_MAX) if done else max(1, min(moved, step))
+
+
 class At(NamedTuple):
     """Places of different generations have an order, too."""
 
@@ -138,9 +144,11 @@ class Marks:
 
     # -- questions -----------------------------------------------------------------------------------------------------
     def goal(
-        self, oid: Oid, partition: int, at: Point, passed: int, found: Mapping[Marker, int]
+        self, oid: Oid, partition: int, at: Point, passed: int, found: Mapping[Marker, int],
+        step: int = ROUND_OFFSETS_MAX,
     ) -> Goal | Look | None:
-        """`passed`: changes below this number have passed [C7]. `found`: markers of this partition, where they are."""
+        """`passed`: changes below this number have passed [C7]. `found`: markers of this partition, where they are.
+        `step`: offsets at most."""
         ends = self._ends.get((oid, partition))
         if ends is None or not ends.offsets:
             return None
@@ -153,7 +161,7 @@ class Marks:
             if start <= at.offset:
                 return Look(oid, partition, marker, at.offset, end) if at.offset < end else None
             limit = start
-        to = Point(min(limit, at.offset + ROUND_OFFSETS_MAX), 0)
+        to = Point(min(limit, at.offset + step), 0)
         return Goal(to, self._resolved_at(ends, to.offset)) if to > at else None
 
     def versions(self, oid: Oid, resolved: Lsn) -> list[TableSchema]:

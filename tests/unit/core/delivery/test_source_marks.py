@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from millrace.core.delivery.source_marks import Goal, Look, Marker, Marks
+from millrace.core.delivery.source_marks import Goal, Look, Marker, Marks, next_step
 from millrace.limits import MARK_POINTS_MAX, ROUND_OFFSETS_MAX
 from millrace.model.positions import Point
 from millrace.model.progress import Change, End, Mark, ProgressRecord, SchemaVersion, TableState
@@ -69,6 +69,17 @@ def test_P7_a_long_way_is_gone_in_steps_each_with_what_is_resolved_there() -> No
     assert world.marks.goal(OID, 0, Point(9, 0), PASSED, {}) == Goal(Point(ROUND_OFFSETS_MAX + 9, 0), 200)
     assert world.marks.goal(OID, 0, Point(2 * ROUND_OFFSETS_MAX, 0), PASSED, {}) == Goal(
         Point(3 * ROUND_OFFSETS_MAX, 0), 300)
+
+
+def test_P7_rounds_grow_to_what_a_work_does_in_its_time() -> None:
+    assert next_step(64, done=True, moved=10) == 128
+    assert next_step(ROUND_OFFSETS_MAX, done=True, moved=10) == ROUND_OFFSETS_MAX
+    assert next_step(128, done=False, moved=90) == 90
+    assert next_step(90, done=False, moved=0) == 1, "a step of nothing would stay one"
+    world = World()
+    world.mark(100, 10, full=True)
+    world.mark(200, 20)
+    assert world.marks.goal(OID, 0, START, PASSED, {}, 12) == Goal(Point(12, 0), 100)
 
 
 def test_C7_nobody_goes_beyond_the_marker_of_a_change_that_has_not_passed() -> None:
