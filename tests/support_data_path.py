@@ -164,9 +164,9 @@ class Shop:
     async def at(self, partition: int) -> Point:
         return (await self.positions.read(PositionKey(FEED, (await self.client.topic(self.topic)).id, partition))).at
 
-    async def delivered(self) -> Counter[tuple[int, Point]]:
+    async def delivered(self, topic: str = "") -> Counter[tuple[int, Point]]:
         """(source partition, point) of every message with a value."""
-        topic = self.target
+        topic = topic or self.target
         found: Counter[tuple[int, Point]] = Counter()
         for partition in range(len((await self.client.topic(topic)).partitions)):
             start, end = await self.client.ends(topic, partition)

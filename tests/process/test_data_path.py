@@ -7,22 +7,26 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
+import msgspec
 import pytest
 
 from millrace import limits
 from millrace.log.client import LogClient
 from millrace.model.changefeeds import DdlPosition, FeedError
 from millrace.model.positions import Point
+from millrace.model.progress import SchemaVersion
 from millrace.model.rounds import TaskPlan, unknown
+from millrace.model.tables import TableSchema
 from millrace.pipeline.rounds import Ending, NotStarted, Returned
 from support_cluster import Cluster
 from support_data_path import Capture, LocalJobs, Shop, lost, until
-from support_mover import insert
+from support_mover import TABLE, insert
 
 pytestmark = pytest.mark.timeout(60)
 Make = Callable[..., Capture]
 Story = Callable[[Shop, LocalJobs, Make], Awaitable[None]]
 _sources = count()
+ROWS = 20
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +63,9 @@ def play(cluster: Cluster, story: Story) -> None:
     asyncio.run(body())
 
 
-async def bring(shop: Shop, rows: int = 20) -> None:
+async def bring(shop: Shop, table: TableSchema = TABLE) -> None:
     for partition in (0, 1):
-        await shop.rows(partition, [insert(n) for n in range(rows)])
+        await shop.rows(partition, [insert(n) for n in range(ROWS)], table)
     await shop.mark()
 
 
@@ -73,9 +77,9 @@ async def stand(shop: Shop, capture: Capture, offset: int) -> None:
     await until(they_do, f"both positions at {offset}")
 
 
-async def assert_once(shop: Shop, *, offsets: Sequence[int], rows: int = 20) -> None:
-    wanted = ((p, Point(offset, row)) for p in (0, 1) for offset in offsets for row in range(rows))
-    assert await shop.delivered() == dict.fromkeys(wanted, 1)
+async def assert_once(shop: Shop, *, offsets: Sequence[int], topic: str = "") -> None:
+    wanted = ((p, Point(offset, row)) for p in (0, 1) for offset in offsets for row in range(ROWS))
+    assert await shop.delivered(topic) == dict.fromkeys(wanted, 1)
 
 
 def test_P2_V11_rows_arrive_once_through_rounds_a_stop_and_a_start_elsewhere(cluster: Cluster) -> None:
@@ -174,6 +178,22 @@ def test_K2_a_target_topic_that_is_deleted_is_made_again(cluster: Cluster) -> No
         await bring(shop)
         await stand(shop, here, 2)
         await assert_once(shop, offsets=(1,))
+
+    play(cluster, story)
+
+
+def test_V11_a_renamed_table_goes_on_in_its_other_topic(cluster: Cluster) -> None:
+    async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
+        here = capture()
+        here.start(2, (0, 1))
+        await bring(shop)
+        await stand(shop, here, 1)
+        renamed = msgspec.structs.replace(TABLE, name="other")
+        await shop.progress(SchemaVersion(1, renamed, shop.lsn + 1, 0))
+        await bring(shop, renamed)
+        await stand(shop, here, 2)
+        await assert_once(shop, offsets=(0,))
+        await assert_once(shop, offsets=(1,), topic=f"{shop.source}.public.other")
 
     play(cluster, story)
 

@@ -55,6 +55,8 @@ class SourceProgress:
         while self.trouble is None:
             wait_s = limits.PROGRESS_WAIT_S if self._caught_up.is_set() else 0.0
             try:
+                if not self.marks.next:                  # the oldest part may have been released
+                    self.marks.next, _ = await self._client.ends(*where)
                 page = (await self._client.fetch({where: self.marks.next}, wait_s=wait_s)).get(where)
             except MillraceError as error:
                 log.warning("progress cannot be read", source=self._source, error=str(error))
