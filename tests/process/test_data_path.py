@@ -18,6 +18,7 @@ from millrace.model.progress import SchemaVersion
 from millrace.model.rounds import TaskPlan, unknown
 from millrace.model.tables import TableSchema
 from millrace.pipeline.rounds import Ending, NotStarted, Returned
+from millrace.wire.records import Record
 from support_cluster import Cluster
 from support_data_path import Capture, LocalJobs, Shop, lost, until
 from support_mover import TABLE, insert
@@ -233,6 +234,8 @@ def test_P3_what_waiting_does_not_mend_is_told_as_the_error_of_a_round(cluster: 
         await told("position_missing", "isolate", feed="nobody")
         await told("delivery_failed", "fail", sink="kafka:?format=morse")
         await told("delivery_failed", "fail", sink="kafka:?format=json&replication=7&topic={source}.{table}")
+        await shop.client.append(shop.told, 0, [Record(b"\x63")])         # a format of some later day [L19]
+        await told("delivery_failed", "fail")
         assert jobs.jobs == []
 
     play(cluster, story)
