@@ -23,7 +23,7 @@ from millrace.log.client import LogClient
 from millrace.log.client.positions import PositionClient
 from millrace.model.changefeeds import ChangefeedSpec, DdlPosition
 from millrace.model.feed_messages import StartDispatcher, StopDispatcher
-from millrace.model.positions import Point, PositionKey
+from millrace.model.positions import Point, PositionKey, StoredPosition
 from millrace.model.progress import Change, End, Mark, SchemaVersion, encode_progress
 from millrace.model.rounds import TaskPlan, WorkResult, decode_task_plan, encode, unknown
 from millrace.model.spans import Span, TableId
@@ -161,8 +161,11 @@ class Shop:
         record = Record(value, None, ((HEADER_KEY, encode_header(header)),))
         self.ends[partition] = await self.client.append(self.topic, partition, [record]) + 1
 
+    async def position(self, partition: int) -> StoredPosition:
+        return await self.positions.read(PositionKey(FEED, (await self.client.topic(self.topic)).id, partition))
+
     async def at(self, partition: int) -> Point:
-        return (await self.positions.read(PositionKey(FEED, (await self.client.topic(self.topic)).id, partition))).at
+        return (await self.position(partition)).at
 
     async def delivered(self, topic: str = "") -> Counter[tuple[int, Point]]:
         """(source partition, point) of every message with a value."""

@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from millrace import limits
+from millrace.core.delivery import takeover
 from millrace.log.client import LogClient
 from millrace.model.changefeeds import DdlPosition, FeedError
+from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point
 from millrace.model.progress import SchemaVersion
 from millrace.model.rounds import TaskPlan, unknown
@@ -148,6 +150,31 @@ def test_C3_a_dispatcher_that_was_taken_over_elsewhere_goes_and_doubles_nothing(
         await stand(shop, second, 2)
         await until(lambda: not first.host.machine.held, "the first one has seen it")
         await assert_once(shop, offsets=(0, 1))
+
+    play(cluster, story)
+
+
+def test_K3_C3_an_idle_dispatcher_moves_its_ends_up_and_sees_that_it_was_taken_over(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ENDS_REFRESH_S", 0.2)
+    monkeypatch.setattr(takeover, "ENDS_REFRESH_S", 0.2)
+
+    async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
+        first, second = capture(), capture()
+        first.start(2, (0, 1))
+        await bring(shop)
+        await stand(shop, first, 1)
+        target = TopicPartition((await shop.client.topic(shop.target)).id, 1)
+        end = 1 + await shop.client.append(shop.target, target.partition, [Record(b"a stranger's")])
+
+        async def moved() -> bool:
+            return [(await shop.position(p)).ends_by_target[target] for p in (0, 1)] == [end, end]
+
+        await until(moved, "stored ends at the high watermark")
+        second.start(3, (0, 1))
+        await until(lambda: not first.host.machine.held, "the first one has seen it")
+        assert len(jobs.jobs) == 1, "without a round"
 
     play(cluster, story)
 

@@ -74,10 +74,11 @@ class FeedRounds:
 
     # -- the loop ------------------------------------------------------------------------------------------------------
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             self._wake.clear()
             try:
-                wait_s = self._pass(self._ports.clock.now())
+                wait_s = self._pass(loop.time())         # the clock by which take-overs note when they were stored
             except Exception:                            # a mistake of ours must not stop every dispatcher for good
                 log.exception("a pass over dispatchers failed", feed=self._feed)
                 wait_s = limits.FEED_RETRY_MIN_S
