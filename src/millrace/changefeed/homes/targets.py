@@ -1,0 +1,81 @@
+"""Target topics of a changefeed: which a table goes to, made where they are missing, fenced [K2, C3].
+
+In: tables, as each schema version names them. Out: names and ids of topics. Promise: a topic that is there is used as
+it is; a former writer's epochs are shut out of every partition that a fence was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+
+from millrace import limits
+from millrace.core.feeds.choice import NOTHING_SAID, Rules
+from millrace.errors import InvalidProducerEpoch, TopicExists, UnknownTopicOrPartition
+from millrace.log.client import LogClient
+from millrace.log.client.metadata import TopicInfo
+from millrace.model.changefeeds import ChangefeedSpec
+from millrace.model.positions import StoredPosition
+from millrace.model.tables import Oid, TableSchema
+from millrace.sink.routes import Routed, check_sink, routes
+
+
+class Targets:
+    def __init__(self, client: LogClient, spec: ChangefeedSpec) -> None:
+        self._client, self._spec = client, spec
+        self._rules = Rules(spec)
+        self.sink = check_sink(spec)
+        self._names: dict[Oid, set[str]] = {}            # of all its schema versions
+
+    def topic_of(self, table: TableSchema) -> str:
+        entry = self._rules.entry(table.schema, table.name)
+        settings = NOTHING_SAID if entry is None else self._spec.settings[entry]
+        return routes(self._spec.source, self.sink, [Routed(table, settings)])[table.oid].topic
+
+    def note(self, table: TableSchema) -> None:
+        """Its rows may have been written there."""
+        self._names.setdefault(table.oid, set()).add(self.topic_of(table))
+
+    def names(self, oid: Oid | None = None) -> set[str]:
+        """None: of all tables."""
+        if oid is not None:
+            return set(self._names.get(oid, ()))
+        return set().union(*self._names.values()) if self._names else set()
+
+    async def ensure(self, name: str) -> TopicInfo:
+        sink = self.sink
+        try:
+            return await self._client.topic(name)
+        except UnknownTopicOrPartition:
+            with contextlib.suppress(TopicExists):
+                await self._client.create_topic(
+                    name, partitions=sink.partitions, replication_factor=sink.replication or -1)
+        return await self._client.topic(name)
+
+    async def found(self, names: Iterable[str]) -> list[TopicInfo]:
+        """Those that are there."""
+        slots = asyncio.Semaphore(limits.HOME_CALLS_MAX)
+
+        async def one(name: str) -> TopicInfo | None:
+            async with slots:
+                with contextlib.suppress(UnknownTopicOrPartition):
+                    return await self._client.topic(name)
+            return None
+
+        return [info for info in await asyncio.gather(*map(one, sorted(set(names)))) if info is not None]
+
+    async def fence_rows(self, topics: Iterable[TopicInfo], stored: StoredPosition) -> None:
+        """Whoever wrote this source partition's rows before writes none any more, in any partition of these."""
+        await asyncio.gather(*(
+            self._fence(info.name, partition.index, stored) for info in topics for partition in info.partitions))
+
+    async def _fence(self, topic: str, partition: int, stored: StoredPosition) -> None:
+        for writer in stored.writers:
+            epoch = min(stored.epoch - writer.first_epoch, limits.WRITER_EPOCH_MAX)
+            with contextlib.suppress(InvalidProducerEpoch):        # a greater one stands: nothing to shut out
+                await self._client.fence(topic, partition, writer_id=writer.writer_id, epoch=epoch)
+
+
+def quarantine_topic(changefeed: str) -> str:
+    return f"__millrace.quarantine.{changefeed}"
