@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import AsyncIterator
 from uuid import UUID
 
 from millrace.changefeed.feeds.ports import DispatchingReport, Rounds, Work

@@ -6,7 +6,7 @@ Promise: the epoch stands before the fences do, so whoever is shut out cannot co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from millrace import limits
 from millrace.changefeed.homes.targets import Targets
@@ -15,10 +15,11 @@ from millrace.log.client.metadata import TopicInfo
 from millrace.log.client.positions import PositionClient
 from millrace.model.positions import PositionKey
 
+TopicsOf = Callable[[PositionKey], Iterable[TopicInfo]]
 
-async def close_parts(
-    positions: PositionClient, targets: Targets, keys: Iterable[PositionKey], epoch: int,
-    topics: Sequence[TopicInfo],
+
+async def close_positions(
+    positions: PositionClient, targets: Targets, keys: Iterable[PositionKey], epoch: int, topics_of: TopicsOf
 ) -> bool:
     """False: one carries a greater epoch. One that is not stored has been closed and forgotten."""
     slots = asyncio.Semaphore(limits.HOME_CALLS_MAX)
@@ -31,7 +32,7 @@ async def close_parts(
                 return False
             except PositionMissing:
                 return True
-            await targets.fence_rows(topics, stored)
+            await targets.fence(topics_of(key), stored)
             return True
 
     return all(await asyncio.gather(*map(one, keys)))

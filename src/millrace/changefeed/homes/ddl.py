@@ -1,11 +1,11 @@
 """The ddl dispatcher's hand: its position taken, its writer fenced, targets scanned, changes written [C7, K3, V11].
 
-    take ─▶ position under the epoch ─▶ every target named in its ends: fence, scan up to the fence ─▶ what stands
-    write ─▶ a target that is not named yet: fence, name it (a commit of ends), only then the message
+    take ─▶ position under the epoch ─▶ scan: every target that it names is fenced, then read up to the fence
+    write ─▶ the target fenced under this epoch ─▶ named by a commit ─▶ the message ─▶ commit: passed, named no more
 
-In: epochs, changes as records. Out: what was asked, or None and False where somebody else has it. Promise: a message
-stands only in targets that the stored position names, at or behind the end stored there, so a scan of those finds all.
-After an error nothing more is written under that epoch.
+In: epochs, messages of changes. Out: what was asked, or None and False where somebody else has it. Promise: a message
+stands only in targets that the stored position names, so a scan of those finds all; whoever named one and lost its
+epoch is fenced there before it is read. After an error nothing more is written under that epoch.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import NamedTuple
 import msgspec
 
 from millrace import limits
+from millrace.changefeed.feeds.ports import DdlTaken
 from millrace.core.delivery.positions import Commit
-from millrace.core.feeds.ddl_home import Standing, ddl_commit, ddl_of, scan_from
+from millrace.core.feeds.ddl_home import Standing, ddl_commit, ddl_of, named
 from millrace.errors import (
     DataLost,
     InvalidProducerEpoch,
@@ -56,8 +57,7 @@ class _Taken:
 
     def __init__(self, stored: StoredPosition, source: str) -> None:
         self.stored, self.position = stored, ddl_of(stored, source)
-        self.ends = scan_from(stored)                        # behind what was read or written
-        self.standing: dict[tuple[TableId, int], Standing] = {}
+        self.standing: dict[int, Standing] = {}              # by change
         self.fenced: dict[TopicPartition, int] = {}          # with the next sequence
 
     @property
@@ -75,23 +75,13 @@ class DdlHand:
         self._positions = PositionClient(client)
         self._taken: _Taken | None = None
 
-    async def take(
-        self, epoch: int, targets: Mapping[TopicPartition, str], table_of: Mapping[int, TableId]
-    ) -> tuple[DdlPosition, tuple[tuple[TableId, int], ...]] | None:
-        """`targets`: names of those that are there. `table_of`: of a change's number."""
+    async def take(self, epoch: int) -> StoredPosition | None:
+        """Then `scan`: before that nothing is written."""
         self._taken = None
         try:
-            stored = await self._take(epoch)
+            return await self._take(epoch)
         except Superseded:
             return None
-        taken = _Taken(stored, self._source)
-        for target, start in list(taken.ends.items()):
-            if target not in targets:                        # deleted, and what stood there with it
-                del taken.ends[target]
-                continue
-            await self._scan(taken, targets[target], target, start, table_of)
-        self._taken = taken
-        return taken.position, tuple(taken.standing)
 
     async def _take(self, epoch: int) -> StoredPosition:
         try:
@@ -99,28 +89,37 @@ class DdlHand:
         except WriterIdNeeded:
             return await self._positions.take(self._key, epoch, new_writer_id=await self._client.new_writer_id())
 
+    async def scan(
+        self, stored: StoredPosition, names: Mapping[TopicPartition, str], table_of: Mapping[int, TableId]
+    ) -> DdlTaken:
+        """`names`: of targets that are there. `table_of`: of every change that has not passed for its table."""
+        taken = _Taken(stored, self._source)
+        for target, start in named(stored).items():
+            if target in names:                              # else it was deleted, and what stood there with it
+                await self._scan(taken, names[target], target, start, table_of)
+        self._taken = taken
+        return DdlTaken(taken.position, tuple((one.table, one.change) for one in taken.standing.values()))
+
     async def _scan(
         self, taken: _Taken, topic: str, target: TopicPartition, start: int, table_of: Mapping[int, TableId]
     ) -> None:
         for former in taken.stored.writers[:-1]:
             await self._client.fence(topic, PARTITION, writer_id=former.writer_id, epoch=limits.WRITER_EPOCH_MAX)
-        end = await self._fence(taken, topic, target)
-        offset, _ = await self._client.ends(topic, PARTITION)
-        if offset > start:
-            raise DataLost(f"{topic}: what may hold schema changes that have not passed is gone ({start} to {offset})")
-        offset, writers = start, frozenset(writer.writer_id for writer in taken.stored.writers)
-        while offset < end:
-            page = (await self._client.fetch({(topic, PARTITION): offset}, writers=writers)).get((topic, PARTITION))
+        end, where = await self._fence(taken, topic, target), (topic, PARTITION)
+        log_start, _ = await self._client.ends(*where)
+        if log_start > start:
+            raise DataLost(f"{topic}: what may hold a schema change is gone ({start} to {log_start})")
+        writers = frozenset(writer.writer_id for writer in taken.stored.writers)
+        while start < end:
+            page = (await self._client.fetch({where: start}, writers=writers)).get(where)
             if page is None:
                 continue
             for record in page.records:
                 told = written(record.headers)
                 if told is not None and told.provenance.topic_id == self._key.topic_id.bytes and (
                         change := told.point.offset) in table_of:
-                    table = table_of[change]
-                    taken.standing[table, change] = Standing(table, change, target, record.offset)
-            offset = page.next_offset
-        taken.ends[target] = max(start, end)
+                    taken.standing[change] = Standing(table_of[change], change, target, record.offset)
+            start = page.next_offset
 
     async def _fence(self, taken: _Taken, topic: str, target: TopicPartition) -> int:
         offset = await self._client.fence(
@@ -136,25 +135,25 @@ class DdlHand:
         taken = self._taken
         if taken is None or taken.stored.epoch != epoch:
             return False
-        if (message.table, message.change) in taken.standing:
+        if message.change in taken.standing:
             return True
         target = TopicPartition(topic.id, PARTITION)
         self._taken = None                                   # until it is known what became of it
         try:
-            if target not in taken.ends:
-                await self._name(taken, topic.name, target)
+            await self._name(taken, topic.name, target)
             offset = await self._send(taken, topic.name, target, message, wall_ms)
         except (InvalidProducerEpoch, Superseded, PositionMoved, PositionMissing):
             return False
-        taken.standing[message.table, message.change] = Standing(message.table, message.change, target, offset)
-        taken.ends[target] = offset + 1
+        taken.standing[message.change] = Standing(message.table, message.change, target, offset)
         self._taken = taken
         return True
 
     async def _name(self, taken: _Taken, topic: str, target: TopicPartition) -> None:
-        """Nobody has written there: whoever did would have named it."""
-        taken.ends[target] = await self._fence(taken, topic, target)
-        await self._commit(taken, ddl_commit(taken.stored, taken.position, taken.ends, taken.standing.values()))
+        """Whatever we write from now on stands behind what is there."""
+        if target not in taken.fenced:
+            await self._fence(taken, topic, target)
+        _, end = await self._client.ends(topic, PARTITION)
+        await self._commit(taken, ddl_commit(taken.stored, taken.position, taken.standing.values(), {target: end}))
 
     async def _send(
         self, taken: _Taken, topic: str, target: TopicPartition, message: ChangeMessage, wall_ms: int
@@ -183,11 +182,11 @@ class DdlHand:
             return False
         self._taken = None
         try:
-            await self._commit(taken, ddl_commit(taken.stored, wanted, taken.ends, taken.standing.values()))
+            await self._commit(taken, ddl_commit(taken.stored, wanted, taken.standing.values()))
         except (Superseded, PositionMoved, PositionMissing):
             return False
         taken.position = wanted
-        taken.standing = {pair: one for pair, one in taken.standing.items() if pair[1] >= wanted.of(pair[0])}
+        taken.standing = {change: one for change, one in taken.standing.items() if change >= wanted.of(one.table)}
         self._taken = taken
         return True
 

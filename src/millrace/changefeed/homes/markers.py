@@ -23,7 +23,7 @@ async def first_markers(
     client: LogClient, wanted: Mapping[Where, int], *, wait_s: float
 ) -> dict[Where, MarkerKey | None]:
     """None: the first record is no marker. Where nothing stands yet, the partition is left out."""
-    found = await client.fetch(wanted, wait_s=wait_s, bytes_max=limits.HOME_LOOK_BYTES)
+    found = await client.fetch(wanted, wait_s=wait_s, bytes_max=limits.HOME_LOOK_BYTES * len(wanted))
     return {where: marker_in(page.records[0]) for where, page in found.items() if page.records}
 
 

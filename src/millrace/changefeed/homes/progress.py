@@ -20,7 +20,7 @@ class ProgressReader:
 
     def __init__(self, client: LogClient, source: str) -> None:
         self._client, self._source = client, source
-        self.next = 0
+        self.next = self._end = 0
         self.id = UUID(int=0)
 
     async def open(self) -> None:
@@ -29,6 +29,9 @@ class ProgressReader:
         except UnknownTopicOrPartition as error:
             raise UnknownSource(f"source {self._source!r} has no `progress` in the log") from error
         self.next, self._end = await self._client.ends(progress_topic(self._source), 0)
+
+    async def end(self) -> int:
+        return (await self._client.ends(progress_topic(self._source), 0))[1]
 
     async def there(self) -> list[Page]:
         """Up to the end that `open` has seen."""

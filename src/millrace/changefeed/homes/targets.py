@@ -11,14 +11,15 @@ import contextlib
 from collections.abc import Iterable
 
 from millrace import limits
-from millrace.core.feeds.choice import NOTHING_SAID, Rules
+from millrace.core.feeds.choice import Rules
 from millrace.errors import InvalidProducerEpoch, TopicExists, UnknownTopicOrPartition
 from millrace.log.client import LogClient
 from millrace.log.client.metadata import TopicInfo
 from millrace.model.changefeeds import ChangefeedSpec
 from millrace.model.positions import StoredPosition
 from millrace.model.tables import Oid, TableSchema
-from millrace.sink.routes import Routed, check_sink, routes
+from millrace.sink.kafka.topics import parse_template
+from millrace.sink.routes import check_sink
 
 
 class Targets:
@@ -30,12 +31,17 @@ class Targets:
 
     def topic_of(self, table: TableSchema) -> str:
         entry = self._rules.entry(table.schema, table.name)
-        settings = NOTHING_SAID if entry is None else self._spec.settings[entry]
-        return routes(self._spec.source, self.sink, [Routed(table, settings)])[table.oid].topic
+        said = self._spec.settings[entry].topic if entry is not None else ""
+        template = parse_template(said) if said else self.sink.topic
+        return template.topic(self._spec.source, table.schema, table.name)
 
     def note(self, table: TableSchema) -> None:
         """Its rows may have been written there."""
         self._names.setdefault(table.oid, set()).add(self.topic_of(table))
+
+    @property
+    def oids(self) -> set[Oid]:
+        return set(self._names)
 
     def names(self, oid: Oid | None = None) -> set[str]:
         """None: of all tables."""
@@ -65,16 +71,15 @@ class Targets:
 
         return [info for info in await asyncio.gather(*map(one, sorted(set(names)))) if info is not None]
 
-    async def fence_rows(self, topics: Iterable[TopicInfo], stored: StoredPosition) -> None:
-        """Whoever wrote this source partition's rows before writes none any more, in any partition of these."""
-        await asyncio.gather(*(
-            self._fence(info.name, partition.index, stored) for info in topics for partition in info.partitions))
-
-    async def _fence(self, topic: str, partition: int, stored: StoredPosition) -> None:
-        for writer in stored.writers:
-            epoch = min(stored.epoch - writer.first_epoch, limits.WRITER_EPOCH_MAX)
-            with contextlib.suppress(InvalidProducerEpoch):        # a greater one stands: nothing to shut out
-                await self._client.fence(topic, partition, writer_id=writer.writer_id, epoch=epoch)
+    async def fence(self, topics: Iterable[TopicInfo], stored: StoredPosition) -> None:
+        """Whoever wrote for this position before its present epoch writes into no partition of these any more."""
+        for info in topics:
+            for partition in info.partitions:
+                for writer in stored.writers:
+                    epoch = min(stored.epoch - writer.first_epoch, limits.WRITER_EPOCH_MAX)
+                    with contextlib.suppress(InvalidProducerEpoch):        # a greater one stands: it is shut out
+                        await self._client.fence(
+                            info.name, partition.index, writer_id=writer.writer_id, epoch=epoch)
 
 
 def quarantine_topic(changefeed: str) -> str:

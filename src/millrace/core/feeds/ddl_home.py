@@ -3,12 +3,13 @@
     key           the changefeed, the id of `progress`, partition 0
     next offset   DdlPosition.next: numbers of changes are offsets of `progress`
     resolved      the number at which the changefeed began; it never changes
-    ends          of a target's partition 0: no change that has not passed stands before `offset`, and the ddl
-                  dispatcher writes into no target that is not named here;
+    ends          of a target: a change that has not passed may stand there, at `offset` or behind it; in a target that
+                  is not named none does;
                   partition ISOLATED: the table with this oid (as a UUID) is isolated, `offset` is its own next
 
-In: positions. Out: positions, commits. Promise: whatever one compare-and-set has stored is read back alike; ends never
-go back, so a scan from them finds every change that was written and has not passed.
+In: positions, changes that stand in targets. Out: positions, commits. Promise: what one compare-and-set has stored is
+read back alike; a target is named before the first change is written there and until all of them have passed, so a
+scan of the named ones finds every change that was written and has not passed, and reads little else.
 """
 
 from __future__ import annotations
@@ -49,18 +50,19 @@ def began_at(stored: StoredPosition) -> int:
     return stored.resolved
 
 
-def scan_from(stored: StoredPosition) -> dict[TopicPartition, int]:
+def named(stored: StoredPosition) -> dict[TopicPartition, int]:
+    """Targets to be scanned, each from this offset on."""
     return {target: offset for target, offset in stored.ends_by_target.items() if target.partition != ISOLATED}
 
 
 def ddl_commit(
-    stored: StoredPosition, wanted: DdlPosition, ends: Mapping[TopicPartition, int], standing: Iterable[Standing] = ()
+    stored: StoredPosition, wanted: DdlPosition, standing: Iterable[Standing],
+    naming: Mapping[TopicPartition, int] = {},
 ) -> Commit:
-    """From what is stored to `wanted`. `ends`: behind all that was read or written in each target so far."""
-    moved = dict(ends)
+    """From what is stored to `wanted`. `naming`: targets that will be written to, each from this offset on."""
+    ends = dict(naming)
     for one in standing:
         if one.change >= wanted.of(one.table):           # written, and has not passed: the next scan must find it
-            moved[one.target] = min(moved.get(one.target, one.offset), one.offset)
+            ends[one.target] = min(ends.get(one.target, one.offset), one.offset)
     isolated = {TopicPartition(UUID(int=table.oid), ISOLATED): own for table, own in wanted.isolated}
-    return Commit(wanted.epoch, stored.at, Point(wanted.next, 0), target_ends({**moved, **isolated}), stored.resolved)
-
+    return Commit(wanted.epoch, stored.at, Point(wanted.next, 0), target_ends({**ends, **isolated}), stored.resolved)
