@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from millrace import limits
+from millrace.changefeed.homes.patience import together
 from millrace.changefeed.homes.targets import Targets
 from millrace.errors import PositionMissing, Superseded
 from millrace.log.client.metadata import TopicInfo
@@ -35,4 +36,4 @@ async def close_positions(
             await targets.fence(topics_of(key), stored)
             return True
 
-    return all(await asyncio.gather(*map(one, keys)))
+    return all(await together(map(one, keys)))

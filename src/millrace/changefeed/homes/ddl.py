@@ -73,11 +73,12 @@ class DdlHand:
     def __init__(self, client: LogClient, key: PositionKey, source: str) -> None:
         self._client, self._key, self._source = client, key, source
         self._positions = PositionClient(client)
-        self._taken: _Taken | None = None
+        self._epoch = 0
+        self._taken: _Taken | None = None                    # None: not taken, or it is open what became of a call
 
     async def take(self, epoch: int) -> StoredPosition | None:
         """Then `scan`: before that nothing is written."""
-        self._taken = None
+        self._epoch, self._taken = epoch, None
         try:
             return await self._take(epoch)
         except Superseded:
@@ -97,7 +98,7 @@ class DdlHand:
         for target, start in named(stored).items():
             if target in names:                              # else it was deleted, and what stood there with it
                 await self._scan(taken, names[target], target, start, table_of)
-        self._taken = taken
+        self._go_on(taken)
         return DdlTaken(taken.position, tuple((one.table, one.change) for one in taken.standing.values()))
 
     async def _scan(
@@ -127,6 +128,11 @@ class DdlHand:
         taken.fenced[target] = 0
         return offset
 
+    def _go_on(self, taken: _Taken) -> None:
+        """Unless a later epoch was taken meanwhile."""
+        if self._epoch == taken.stored.epoch:
+            self._taken = taken
+
     def holds(self, epoch: int) -> bool:
         return self._taken is not None and self._taken.stored.epoch == epoch
 
@@ -145,7 +151,7 @@ class DdlHand:
         except (InvalidProducerEpoch, Superseded, PositionMoved, PositionMissing):
             return False
         taken.standing[message.change] = Standing(message.table, message.change, target, offset)
-        self._taken = taken
+        self._go_on(taken)
         return True
 
     async def _name(self, taken: _Taken, topic: str, target: TopicPartition) -> None:
@@ -187,7 +193,7 @@ class DdlHand:
             return False
         taken.position = wanted
         taken.standing = {change: one for change, one in taken.standing.items() if change >= wanted.of(one.table)}
-        self._taken = taken
+        self._go_on(taken)
         return True
 
     async def _commit(self, taken: _Taken, commit: Commit) -> None:

@@ -19,7 +19,7 @@ from millrace.changefeed.feeds.ports import DdlTaken, Mark, News
 from millrace.changefeed.feeds.tasks import Tasks
 from millrace.changefeed.homes.closing import close_positions
 from millrace.changefeed.homes.ddl import PARTITION, ChangeMessage, DdlHand
-from millrace.changefeed.homes.patience import patiently
+from millrace.changefeed.homes.patience import patiently, together
 from millrace.changefeed.homes.progress import ProgressReader
 from millrace.changefeed.homes.standing import FeedStanding, floor_of
 from millrace.changefeed.homes.stored import StoredPositions
@@ -66,7 +66,7 @@ class LogFeedHome:
                 if (found := self._story.replay(offset, record)) is not None]
         begun = await self._ddl_position()
         await self._stored.load()
-        await asyncio.gather(*(self._meet(one) for one in told if one.kind == "create"))
+        await together(self._meet(one) for one in told if one.kind == "create")
         for one in told:
             self._tell(one, began=began_at(begun), floor=floor_of(ddl_of(begun, self._spec.source)))
         for key in self._stored.by_key:
@@ -162,9 +162,11 @@ class LogFeedHome:
             await asyncio.sleep(limits.HOME_LOOK_S)
 
     async def write_change(self, epoch: int, table: TableId, change: int) -> bool:
-        sink, told = self._targets.sink, self._standing.told[change]
+        sink, told = self._targets.sink, self._standing.told.get(change)
+        if told is None or not self._hand.holds(epoch):
+            return False                                 # it has passed, or this epoch is over
         if not sink.ddl:
-            return self._hand.holds(epoch)
+            return True
         now_us = int(self._wall() * 1_000_000)
         message = change_message(sink, self._origin, told.table, told.change, now_us=now_us)
         topic = await self._targets.ensure(self._targets.topic_of(told.table))

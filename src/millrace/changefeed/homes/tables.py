@@ -13,6 +13,7 @@ from uuid import UUID
 
 from millrace import limits
 from millrace.changefeed.homes.markers import Where, find_marker
+from millrace.changefeed.homes.patience import together
 from millrace.changefeed.homes.stored import StoredPositions
 from millrace.core.feeds.source_story import Told
 from millrace.core.sources.registry import table_topic
@@ -54,7 +55,7 @@ class FeedTables:
         self.topics[table] = Topic(name, info.id, len(info.partitions))
         parts = [TablePartition(table, partition.index) for partition in info.partitions]
         self._parts |= {self.key_of(part): part for part in parts}
-        await asyncio.gather(*(self._create(part, told) for part in parts))
+        await together(self._create(part, told) for part in parts)
 
     async def _create(self, part: TablePartition, told: Told) -> None:
         key = self.key_of(part)

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterable
 
 from millrace import limits
+from millrace.changefeed.homes.patience import together
 from millrace.core.feeds.choice import Rules
 from millrace.errors import InvalidProducerEpoch, TopicExists, UnknownTopicOrPartition
 from millrace.log.client import LogClient
@@ -27,6 +28,7 @@ class Targets:
         self._client, self._spec = client, spec
         self._rules = Rules(spec)
         self.sink = check_sink(spec)
+        self._ensured: set[str] = set()
         self._names: dict[Oid, set[str]] = {}            # of all its schema versions
 
     def topic_of(self, table: TableSchema) -> str:
@@ -50,17 +52,17 @@ class Targets:
         return set().union(*self._names.values()) if self._names else set()
 
     async def ensure(self, name: str) -> TopicInfo:
-        sink = self.sink
-        try:
-            return await self._client.topic(name)
-        except UnknownTopicOrPartition:
+        """Of a topic that is there, as it is; else made as the sink says."""
+        if name not in self._ensured:
             with contextlib.suppress(TopicExists):
                 await self._client.create_topic(
-                    name, partitions=sink.partitions, replication_factor=sink.replication or -1)
+                    name, partitions=self.sink.partitions, replication_factor=self.sink.replication or -1)
+            self._ensured.add(name)
         return await self._client.topic(name)
 
     async def found(self, names: Iterable[str]) -> list[TopicInfo]:
-        """Those that are there."""
+        """Those that are there. All names are asked for first: a topic that is not there is a second of asking."""
+        present = set(await self._client.topics())
         slots = asyncio.Semaphore(limits.HOME_CALLS_MAX)
 
         async def one(name: str) -> TopicInfo | None:
@@ -69,7 +71,7 @@ class Targets:
                     return await self._client.topic(name)
             return None
 
-        return [info for info in await asyncio.gather(*map(one, sorted(set(names)))) if info is not None]
+        return [info for info in await together(map(one, sorted(present.intersection(names)))) if info is not None]
 
     async def fence(self, topics: Iterable[TopicInfo], stored: StoredPosition) -> None:
         """Whoever wrote for this position before its present epoch writes into no partition of these any more."""
