@@ -148,9 +148,10 @@ class LogFeedHome:
         if stored is None:
             return None
         await self._caught_up()
-        infos = await self._targets.found(self._targets.names()) if named(stored) else []
-        names = {TopicPartition(info.id, PARTITION): info.name for info in infos}
-        tables = {number: self._story.table(told.table.oid) for number, told in self._standing.told.items()}
+        told = self._standing.told                       # what a named target holds has not passed, so it is of these
+        wanted = {self._targets.topic_of(one.table) for one in told.values()} if named(stored) else set()
+        names = {TopicPartition(info.id, PARTITION): info.name for info in await self._targets.found(wanted)}
+        tables = {number: self._story.table(one.table.oid) for number, one in told.items()}
         return await self._hand.scan(stored, names, tables)
 
     async def _caught_up(self) -> None:

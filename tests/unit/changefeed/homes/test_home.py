@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from millrace.changefeed.feeds.ports import DdlTaken, FeedHome
+from millrace.changefeed.homes.targets import quarantine_topic
 from millrace.core.delivery.positions import Commit
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.checkpoint import Committed
@@ -135,6 +136,7 @@ def test_C3_closed_positions_let_no_former_owner_commit_or_write(tmp_path: Path)
         await log.add(T)
         home = await homes(log).open(entry())
         await log.client.create_topic(TARGET, partitions=2)
+        await log.client.create_topic(quarantine_topic(FEED), partitions=1)
         key = log.key(T.oid)
         writer_id = (await log.positions.take(key, 4)).writers[-1].writer_id
         await log.client.fence(TARGET, 1, writer_id=writer_id, epoch=4)
