@@ -215,3 +215,10 @@ GROUP_TICK_S = 0.1                 # sessions and rebalances are looked at so of
 GROUP_LOOK_S = 0.25                # a coordinator that ended without another leader is started again after this
 GROUP_EXPIRE_S = 600.0             # between two looks for offsets that nobody uses
 GROUP_CREATE_S = 10.0              # the group topic is created on first need; a client that asks waits so long
+
+# -- homes of changefeeds on our own log ---------------------------------------------------------------------------
+HOME_CALLS_MAX = 32                # calls of one changefeed's home at once: its first tables may be ten thousand
+HOME_LOOK_BYTES = 4 * KIB          # of a look at one record: of a larger batch one comes anyway
+HOME_LOOKS_MAX = 500               # partitions in one look for markers
+HOME_WAIT_S = 0.5                  # of a long poll for marks and positions: a life that ends waits no longer
+HOME_LOOK_S = 0.05                 # between two looks for a marker that is not there yet
