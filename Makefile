@@ -41,7 +41,7 @@ chaos: setup ## long tests with real processes on the disk: kills and pauses und
 
 bench: .venv/.packages ## measure the log beside the disk, many partitions, and PostgreSQL into the log; writes docs/benchmarks/
 	$(BIN)/millrace bench log
-	$(BIN)/millrace bench source
+	$(BIN)/millrace bench source --peer debezium
 	$(BIN)/python tests/perf/bench_scale.py
 
 check: setup ## lint, types, import rules, alert rules

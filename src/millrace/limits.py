@@ -225,3 +225,10 @@ PROGRESS_READY_S = 30.0            # a take-over that waits longer for it is giv
 MARKERS_KEPT = 64                  # of one partition: changefeeds may stand at different ones
 IDLE_LOOKS_MAX = 16                # dispatchers of a changefeed that look for fresh ends at a time
 QUARANTINE_PARTITIONS = 1          # of a changefeed's quarantine: few rows, and people read them in order
+
+# -- homes of changefeeds on our own log ---------------------------------------------------------------------------
+HOME_CALLS_MAX = 32                # calls of one changefeed's home at once: its first tables may be ten thousand
+HOME_LOOK_BYTES = 4 * KIB          # of a look at one record: of a larger batch one comes anyway
+HOME_LOOKS_MAX = 500               # partitions in one look for markers
+HOME_WAIT_S = 0.5                  # of a long poll for marks and positions: a life that ends waits no longer
+HOME_LOOK_S = 0.05                 # between two looks for a marker that is not there yet

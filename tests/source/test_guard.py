@@ -43,6 +43,30 @@ def facts_of(url: str) -> ServerFacts:
     return asyncio.run(look())
 
 
+def test_a_cancellation_is_not_lost_in_an_error_of_the_statement_that_it_ends(swept_url: str) -> None:
+    """Otherwise a reader that was told to stop would take the error for a table's and go on."""
+    statement = "DO $$ BEGIN PERFORM pg_sleep(30); EXCEPTION WHEN query_canceled THEN RAISE 'something else'; END $$"
+
+    async def main() -> None:
+        async with await Database(swept_url, source="s").connect() as connection:
+            task = asyncio.create_task(connection.execute(statement))
+            async with await Database(swept_url, source="s").connect() as other:
+                while True:
+                    cursor = await other.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+                                                 " AND datname = current_database()")
+                    row = await cursor.fetchone()
+                    if row is not None and row[0]:
+                        break
+            task.cancel()
+            await asyncio.wait([task], timeout=20)
+            assert task.cancelled()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await connection.execute(statement)
+
+    asyncio.run(main())
+
+
 def test_S9_a_slot_is_seen_as_it_is(swept_url: str) -> None:
     assert state_of(swept_url) is None
     consistent_point = asyncio.run(begin(swept_url))

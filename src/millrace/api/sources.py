@@ -17,6 +17,7 @@ from millrace.api.forward import by_coordinator
 from millrace.api.problems import Json, body_as
 from millrace.changefeed.coordinator import Reign
 from millrace.changefeed.reader_host import ReaderHost
+from millrace.core.sources import keeper
 from millrace.core.sources.registry import SourceEntry, publication_name, slot_name
 from millrace.errors import InvalidRequest
 from millrace.model.sources import SourceSpec
@@ -187,10 +188,12 @@ def _tables(host: ReaderHost | None, status: ReaderStatus | None) -> list[dict[s
     if host is None or host.reader is None or status is None:
         return []
     tables = host.reader.state.tables.values()
+    fresh = keeper.uncopied(host.reader.state)
     return [{
         "name": f"{table.schema}.{table.name}", "schema": table.schema, "table": table.name, "oid": table.oid,
-        "state": table.state, "why": table.reason, "partitions": table.partitions, "topic": table.topic,
-        "rows": str(status.rows_of.get(table.oid, 0)),
+        "state": "needs_copy" if table.oid in fresh else table.state,
+        "why": keeper.JOINED if table.oid in fresh else table.reason,
+        "partitions": table.partitions, "topic": table.topic, "rows": str(status.rows_of.get(table.oid, 0)),
     } for table in sorted(tables, key=lambda table: (table.schema, table.name))]
 
 

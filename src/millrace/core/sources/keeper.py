@@ -223,15 +223,25 @@ class Settled(NamedTuple):
     oid: Oid
 
 
+JOINED = "it has joined, and the copy of what it held is not planned yet"
+
+
+def uncopied(state: SourceState) -> set[Oid]:
+    """Tables that stream and were never copied in this generation: they have joined, and their copy is about to be
+    planned. Until it is done the log has not what they held before."""
+    copied = {copy.oid for copy in state.copies.of_generation(state.generation)}
+    return {oid for oid, table in state.tables.items() if table.state == "streaming" and oid not in copied}
+
+
 def dues(state: SourceState) -> list[Plan | Settled]:
     """Also for tables that joined and were never copied in this generation."""
-    copied = {copy.oid for copy in state.copies.of_generation(state.generation)}
+    fresh = uncopied(state)
     found: list[Plan | Settled] = []
     for oid, table in state.tables.items():
         copy = state.copies.by_id.get(copy_under_way(table) or 0)
         if copy is not None:
             found += [Settled(oid)] if copy.is_done else []
-        elif table.state == "streaming" and oid in copied:
+        elif table.state == "streaming" and oid not in fresh:
             continue
         elif table.state in ("streaming", "needs_copy") and not table.reason.endswith(BY_HAND):
             found.append(Plan(oid))

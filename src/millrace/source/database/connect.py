@@ -6,6 +6,7 @@ that a value looks the same in the stream and in a copy, and errors of our own t
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
@@ -66,6 +67,24 @@ def _no_url(url: str) -> ConfigError:
     return ConfigError(f"{mask(url)}: no PostgreSQL URL; write postgresql://user@host:port/database")
 
 
+class _Connection(psycopg.AsyncConnection[Rows]):
+    """One on which a cancellation is not lost. psycopg cancels the statement, too, and if that fails of something else
+    at this moment, or is done, raises or returns that instead: whoever was told to stop would go on."""
+
+    async def wait(self, *arguments: Any, **named: Any) -> Any:
+        task = asyncio.current_task()
+        before = task.cancelling() if task is not None else 0
+        try:
+            found = await super().wait(*arguments, **named)
+        except psycopg.Error as error:
+            if task is not None and task.cancelling() > before:
+                raise asyncio.CancelledError from error
+            raise
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
+        return found
+
+
 class Database:
     """Where a source's database is and how to come in. Printing it shows no password."""
 
@@ -106,12 +125,12 @@ class Database:
     async def connect(self, *, settings: Mapping[str, str] | None = None) -> Connection:
         """For SQL; every statement is its own transaction unless one is begun."""
         with self.explained("connect"):
-            return await psycopg.AsyncConnection.connect(self.conninfo(settings), autocommit=True)
+            return await _Connection.connect(self.conninfo(settings), autocommit=True)
 
     async def connect_replication(self) -> Connection:
         """Speaks replication commands and simple SQL; for streaming, creating slots, facts about the server."""
         with self.explained("connect for replication"):
-            return await psycopg.AsyncConnection.connect(self.conninfo(replication=True), autocommit=True)
+            return await _Connection.connect(self.conninfo(replication=True), autocommit=True)
 
     def connect_plain(self, *, settings: Mapping[str, str] | None = None) -> psycopg.Connection[Rows]:
         """Blocking, for the processes that copy."""

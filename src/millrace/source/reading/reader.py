@@ -22,6 +22,7 @@ import psycopg
 from millrace import limits
 from millrace.core.backoff import wait_after
 from millrace.core.sources.copies import Attempt
+from millrace.core.sources.keeper import uncopied
 from millrace.core.sources.reader import Broken, Resume, ServerFacts, judge
 from millrace.core.sources.registry import SourceState, progress_topic
 from millrace.errors import (
@@ -120,7 +121,7 @@ class SourceReader:
             self._status, generation=self.state.generation, copies=copies,
             lag_s=self._session.lag_s if self._session is not None else None,
             pending_bytes=self._shared.lanes.pending_bytes if self._shared is not None else 0)
-        if status.state == "streaming" and any(copy.state != "done" for copy in copies):
+        if status.state == "streaming" and (any(copy.state != "done" for copy in copies) or uncopied(self.state)):
             status.state = "copying"
         if status.state in ("streaming", "copying") and status.pending_bytes \
                 and (status.lag_s or 0.0) > limits.LOG_SILENT_S:

@@ -78,6 +78,16 @@ def test_S5_a_table_that_joined_during_the_look_was_never_without() -> None:
     assert look(source(), Carried(T, published_now=True), Before(frozenset({U}), frozenset())) == ("streaming", "")
 
 
+def test_S5_a_table_that_joined_counts_as_uncopied_until_its_copy_is_planned() -> None:
+    state = source(copied=False)
+    assert keeper.uncopied(state) == {T, U}
+    assert keeper.dues(state) == [keeper.Plan(T), keeper.Plan(U)]
+    copy(state, T)
+    assert keeper.uncopied(state) == {U}, "from now on its copy says how far it is"
+    write(state, keeper.set_state(state, U, "dropped"))
+    assert keeper.uncopied(state) == set()
+
+
 def test_S11_a_table_that_was_refused_and_is_fit_again_is_owed_a_copy() -> None:
     state = source()
     assert write(state, keeper.unfit(state, KNOWN, T, "no key")) == (TableState(3, T, "refused", "no key"),)

@@ -89,7 +89,6 @@ def test_L21_the_group_topic_comes_with_the_first_need(tmp_path: Path) -> None:
             assert [(c["key"], c["node_id"]) for c in answer["coordinators"]] == [("g", 1), ("h", 1)]
             topic = node.broker.cluster.topics_by_name[GROUP_TOPIC]
             assert len(topic.partitions) == GROUP_PARTITIONS
-            assert topic.configs["cleanup.policy"] == "compact"
             shown = (await wire.call("Metadata", {"topics": None}))["topics"]
             assert shown == []
             answer = await wire.call("FindCoordinator", {"key": "tx", "key_type": 1}, version=2)

@@ -1,0 +1,201 @@
+"""The ddl dispatcher's hand: its position taken, its writer fenced, targets scanned, changes written [C7, K3, V11].
+
+    take ─▶ position under the epoch ─▶ scan: every target that it names is fenced, then read up to the fence
+    write ─▶ the target fenced under this epoch ─▶ named by a commit ─▶ the message ─▶ commit: passed, named no more
+
+In: epochs, messages of changes. Out: what was asked, or None and False where somebody else has it. Promise: a message
+stands only in targets that the stored position names, so a scan of those finds all; whoever named one and lost its
+epoch is fenced there before it is read. After an error nothing more is written under that epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from millrace import limits
+from millrace.changefeed.feeds.ports import DdlTaken
+from millrace.core.delivery.positions import Commit
+from millrace.core.feeds.ddl_home import Standing, ddl_commit, ddl_of, named
+from millrace.errors import (
+    DataLost,
+    InvalidProducerEpoch,
+    PositionMissing,
+    PositionMoved,
+    Superseded,
+    Unreachable,
+    WriterIdNeeded,
+)
+from millrace.log.client import LogClient
+from millrace.log.client.frames import build_batch
+from millrace.log.client.metadata import TopicInfo
+from millrace.log.client.positions import PositionClient
+from millrace.model.changefeeds import DdlPosition
+from millrace.model.ids import TopicPartition
+from millrace.model.positions import Point, PositionKey, StoredPosition, WriterId
+from millrace.model.spans import TableId
+from millrace.sink.kafka.headers import NAME, Provenance, value_of, written
+from millrace.wire.records import Record
+
+PARTITION = 0                          # of every target: schema changes stand there
+
+
+class ChangeMessage(NamedTuple):
+    """`table` and `change` as the machine names them."""
+
+    table: TableId
+    change: int
+    key: bytes | None
+    value: bytes
+
+
+class _Taken:
+    """What is known under one epoch."""
+
+    def __init__(self, stored: StoredPosition, source: str) -> None:
+        self.stored, self.position = stored, ddl_of(stored, source)
+        self.standing: dict[int, Standing] = {}              # by change
+        self.fenced: dict[TopicPartition, int] = {}          # with the next sequence
+
+    @property
+    def writer(self) -> WriterId:
+        return self.stored.writers[-1]
+
+    @property
+    def writer_epoch(self) -> int:
+        return self.stored.epoch - self.writer.first_epoch
+
+
+class DdlHand:
+    def __init__(self, client: LogClient, key: PositionKey, source: str) -> None:
+        self._client, self._key, self._source = client, key, source
+        self._positions = PositionClient(client)
+        self._epoch = 0
+        self._taken: _Taken | None = None                    # None: not taken, or it is open what became of a call
+
+    async def take(self, epoch: int) -> StoredPosition | None:
+        """Then `scan`: before that nothing is written."""
+        self._epoch, self._taken = epoch, None
+        try:
+            return await self._take(epoch)
+        except Superseded:
+            return None
+
+    async def _take(self, epoch: int) -> StoredPosition:
+        try:
+            return await self._positions.take(self._key, epoch)
+        except WriterIdNeeded:
+            return await self._positions.take(self._key, epoch, new_writer_id=await self._client.new_writer_id())
+
+    async def scan(
+        self, stored: StoredPosition, names: Mapping[TopicPartition, str], table_of: Mapping[int, TableId]
+    ) -> DdlTaken:
+        """`names`: of targets that are there. `table_of`: of every change that has not passed for its table."""
+        taken = _Taken(stored, self._source)
+        for target, start in named(stored).items():
+            if target in names:                              # else it was deleted, and what stood there with it
+                await self._scan(taken, names[target], target, start, table_of)
+        self._go_on(taken)
+        return DdlTaken(taken.position, tuple((one.table, one.change) for one in taken.standing.values()))
+
+    async def _scan(
+        self, taken: _Taken, topic: str, target: TopicPartition, start: int, table_of: Mapping[int, TableId]
+    ) -> None:
+        for former in taken.stored.writers[:-1]:
+            await self._client.fence(topic, PARTITION, writer_id=former.writer_id, epoch=limits.WRITER_EPOCH_MAX)
+        end, where = await self._fence(taken, topic, target), (topic, PARTITION)
+        log_start, _ = await self._client.ends(*where)
+        if log_start > start:
+            raise DataLost(f"{topic}: what may hold a schema change is gone ({start} to {log_start})")
+        writers = frozenset(writer.writer_id for writer in taken.stored.writers)
+        while start < end:
+            page = (await self._client.fetch({where: start}, writers=writers)).get(where)
+            if page is None:
+                continue
+            for record in page.records:
+                told = written(record.headers)
+                if told is not None and told.provenance.topic_id == self._key.topic_id.bytes and (
+                        change := told.point.offset) in table_of:
+                    taken.standing[change] = Standing(table_of[change], change, target, record.offset)
+            start = page.next_offset
+
+    async def _fence(self, taken: _Taken, topic: str, target: TopicPartition) -> int:
+        offset = await self._client.fence(
+            topic, PARTITION, writer_id=taken.writer.writer_id, epoch=taken.writer_epoch)
+        taken.fenced[target] = 0
+        return offset
+
+    def _go_on(self, taken: _Taken) -> None:
+        """Unless a later epoch was taken meanwhile."""
+        if self._epoch == taken.stored.epoch:
+            self._taken = taken
+
+    def holds(self, epoch: int) -> bool:
+        return self._taken is not None and self._taken.stored.epoch == epoch
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+    async def write(self, epoch: int, topic: TopicInfo, message: ChangeMessage, *, wall_ms: int) -> bool:
+        taken = self._taken
+        if taken is None or taken.stored.epoch != epoch:
+            return False
+        if message.change in taken.standing:
+            return True
+        target = TopicPartition(topic.id, PARTITION)
+        self._taken = None                                   # until it is known what became of it
+        try:
+            await self._name(taken, topic.name, target)
+            offset = await self._send(taken, topic.name, target, message, wall_ms)
+        except (InvalidProducerEpoch, Superseded, PositionMoved, PositionMissing):
+            return False
+        taken.standing[message.change] = Standing(message.table, message.change, target, offset)
+        self._go_on(taken)
+        return True
+
+    async def _name(self, taken: _Taken, topic: str, target: TopicPartition) -> None:
+        """Whatever we write from now on stands behind what is there."""
+        if target not in taken.fenced:
+            await self._fence(taken, topic, target)
+        _, end = await self._client.ends(topic, PARTITION)
+        await self._commit(taken, ddl_commit(taken.stored, taken.position, taken.standing.values(), {target: end}))
+
+    async def _send(
+        self, taken: _Taken, topic: str, target: TopicPartition, message: ChangeMessage, wall_ms: int
+    ) -> int:
+        provenance = Provenance(self._key.topic_id.bytes, self._key.partition, taken.writer.writer_id,
+                                taken.stored.epoch)
+        headers = ((NAME, value_of(provenance, Point(message.change, 0))),)
+        batch = build_batch(
+            [Record(message.value, message.key, headers)], writer_id=taken.writer.writer_id,
+            epoch=taken.writer_epoch, sequence=taken.fenced[target], timestamp_ms=wall_ms)
+        writer = self._client.once(topic, PARTITION)
+        try:
+            async with asyncio.timeout(limits.CLIENT_PRODUCE_S + limits.CLIENT_CALL_S):
+                offset = await writer.send(batch.chunks)
+        except TimeoutError as error:
+            raise Unreachable(f"{topic}: no answer to a schema change") from error
+        finally:
+            writer.close()
+        taken.fenced[target] += 1
+        return offset
+
+    # -- the position ----------------------------------------------------------------------------------------------
+    async def commit(self, expected: DdlPosition, wanted: DdlPosition) -> bool:
+        taken = self._taken
+        if taken is None or taken.position != expected or wanted.epoch != taken.stored.epoch:
+            return False
+        self._taken = None
+        try:
+            await self._commit(taken, ddl_commit(taken.stored, wanted, taken.standing.values()))
+        except (Superseded, PositionMoved, PositionMissing):
+            return False
+        taken.position = wanted
+        taken.standing = {change: one for change, one in taken.standing.items() if change >= wanted.of(one.table)}
+        self._go_on(taken)
+        return True
+
+    async def _commit(self, taken: _Taken, commit: Commit) -> None:
+        await self._positions.commit(self._key, commit)
+        taken.stored = msgspec.structs.replace(taken.stored, next_offset=commit.to.offset, ends=commit.ends)

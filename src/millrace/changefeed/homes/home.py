@@ -1,0 +1,198 @@
+"""One changefeed on our own log, for one life of its maintainer: marks, changes, positions, the ddl dispatcher's hand.
+
+    progress ─▶ SourceStory ─▶ tables met, changes, marks ─┬─▶ news, from memory
+    group topic, table topics ─▶ FeedStanding: positions ──┘
+
+In: a changefeed's spec. Out: what the port says. Promises: a table's positions exist before anybody is told of it;
+marks are told behind all changes that stand before them in `progress`; who cannot read on says so at the next news.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from millrace import limits
+from millrace.changefeed.feeds.ports import DdlTaken, Mark, News
+from millrace.changefeed.feeds.tasks import Tasks
+from millrace.changefeed.homes.closing import close_positions
+from millrace.changefeed.homes.ddl import PARTITION, ChangeMessage, DdlHand
+from millrace.changefeed.homes.patience import patiently, together
+from millrace.changefeed.homes.progress import ProgressReader
+from millrace.changefeed.homes.standing import FeedStanding, floor_of
+from millrace.changefeed.homes.stored import StoredPositions
+from millrace.changefeed.homes.tables import FeedTables
+from millrace.changefeed.homes.targets import Targets, quarantine_topic
+from millrace.core.feeds.barrier import SchemaChange
+from millrace.core.feeds.ddl_home import began_at, ddl_key, ddl_of, named
+from millrace.core.feeds.source_story import SourceStory, Told
+from millrace.errors import PositionExists, PositionMissing, UnknownTopicOrPartition
+from millrace.log.client import LogClient
+from millrace.log.client.positions import PositionClient
+from millrace.model.changefeeds import ChangefeedSpec, DdlPosition
+from millrace.model.ids import TopicPartition
+from millrace.model.positions import Point, StoredPosition
+from millrace.model.spans import Span, TableId
+from millrace.sink.kafka.choice import change_message
+from millrace.sink.kafka.formats import Origin
+
+
+class LogFeedHome:
+    """Made by `open_home`."""
+
+    def __init__(
+        self, client: LogClient, spec: ChangefeedSpec, progress: ProgressReader, *, database: str,
+        wall: Callable[[], float],
+    ) -> None:
+        self._client, self._spec, self._progress, self._wall = client, spec, progress, wall
+        self._origin = Origin(spec.source, database)
+        self._positions, self._targets = PositionClient(client), Targets(client, spec)
+        self._key = ddl_key(spec.id, progress.id)
+        self._hand = DdlHand(client, self._key, spec.source)
+        self._story, self._stored = SourceStory(spec), StoredPositions(client, spec.id)
+        self._known = FeedTables(client, spec.id, self._stored)
+        self._standing = FeedStanding(client, self._story, self._stored, self._known, self._key)
+        self._tables: dict[TableId, int] = {}
+        self._changes: list[SchemaChange] = []
+        self._read = 0                                   # records of `progress` before it are told
+        self._error: Exception | None = None
+        self._tasks = Tasks(f"home-{spec.id}")
+
+    # -- opening ---------------------------------------------------------------------------------------------------
+    async def begin(self) -> None:
+        told = [found for page in await self._progress.there() for offset, record in page
+                if (found := self._story.replay(offset, record)) is not None]
+        begun = await self._ddl_position()
+        await self._stored.load()
+        await together(self._meet(one) for one in told if one.kind == "create")
+        for one in told:
+            self._tell(one, began=began_at(begun), floor=floor_of(ddl_of(begun, self._spec.source)))
+        for key in self._stored.by_key:
+            self._standing.note(key)
+        self._read = self._progress.next
+        for work in (self._follow(began_at(begun)), self._standing.follow_positions(),
+                     self._standing.follow_markers()):
+            self._tasks.start(self._watched(work))
+
+    async def _ddl_position(self) -> StoredPosition:
+        """The changefeed begins with the first change in `progress`, or where that ends: no marker of an earlier one
+        stands in any table's topic. Who is first says so, for good."""
+        first = self._story.first_change
+        at = self._progress.next if first is None else first
+        try:
+            return await self._positions.read(self._key)
+        except PositionMissing:
+            pass
+        try:
+            return await self._positions.create(
+                self._key, epoch=0, at=Point(at, 0), resolved=at, writer_id=await self._client.new_writer_id())
+        except PositionExists:
+            return await self._positions.read(self._key)
+
+    async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:
+            self._error = self._error or error
+
+    # -- what `progress` tells -------------------------------------------------------------------------------------
+    async def _follow(self, began: int) -> None:
+        while True:
+            for offset, record in await patiently(partial(self._progress.page, wait_s=limits.HOME_WAIT_S)):
+                told = self._story.replay(offset, record)
+                if told is None:
+                    continue
+                if told.kind == "create":
+                    await self._meet(told)
+                self._tell(told, began=began, floor=0)
+            self._read = self._progress.next
+
+    async def _meet(self, told: Told) -> None:
+        table = self._story.table(told.table.oid)
+        try:
+            await self._known.meet(table, told)
+        except UnknownTopicOrPartition:
+            if table.oid not in self._story.dropped:
+                raise
+
+    def _tell(self, told: Told, *, began: int, floor: int) -> None:
+        """`began`: what stands before it the changefeed begins with. `floor`: changes before it have passed."""
+        table = self._story.table(told.table.oid)
+        self._targets.note(told.table)
+        topic = self._known.topics.get(table)
+        if topic is None:
+            return                                       # dropped since, and nothing of it is left
+        if told.number < began:
+            self._tables[table] = topic.partitions
+        elif told.number >= floor:
+            self._standing.add(told)
+            partitions = topic.partitions if told.kind == "create" else 0
+            self._changes.append(SchemaChange(told.number, told.change.commit_lsn, told.kind, (table,), partitions))
+
+    # -- the port --------------------------------------------------------------------------------------------------
+    @property
+    def tables(self) -> Mapping[TableId, int]:
+        return self._tables
+
+    def news(self) -> News:
+        if self._error is not None:
+            raise self._error
+        mark = self._story.take_mark()
+        changes, self._changes = self._changes, []
+        return News(tuple(changes), (Mark(*mark),) if mark is not None else (), self._standing.take_news())
+
+    async def take_ddl(self, epoch: int) -> DdlTaken | None:
+        stored = await self._hand.take(epoch)
+        if stored is None:
+            return None
+        await self._caught_up()
+        told = self._standing.told                       # what a named target holds has not passed, so it is of these
+        wanted = {self._targets.topic_of(one.table) for one in told.values()} if named(stored) else set()
+        names = {TopicPartition(info.id, PARTITION): info.name for info in await self._targets.found(wanted)}
+        tables = {number: self._story.table(one.table.oid) for number, one in told.items()}
+        return await self._hand.scan(stored, names, tables)
+
+    async def _caught_up(self) -> None:
+        """All that a former maintainer can have read is read: what it wrote must be known when it is found."""
+        end = await self._progress.end()
+        while self._read < end:
+            if self._error is not None:
+                raise self._error
+            await asyncio.sleep(limits.HOME_LOOK_S)
+
+    async def write_change(self, epoch: int, table: TableId, change: int) -> bool:
+        sink, told = self._targets.sink, self._standing.told.get(change)
+        if told is None or not self._hand.holds(epoch):
+            return False                                 # it has passed, or this epoch is over
+        if not sink.ddl:
+            return True
+        now_us = int(self._wall() * 1_000_000)
+        message = change_message(sink, self._origin, told.table, told.change, now_us=now_us)
+        topic = await self._targets.ensure(self._targets.topic_of(told.table))
+        return await self._hand.write(epoch, topic, ChangeMessage(table, change, *message), wall_ms=now_us // 1000)
+
+    async def commit_ddl(self, expected: DdlPosition, wanted: DdlPosition) -> bool:
+        return await self._hand.commit(expected, wanted)
+
+    async def close_positions(self, span: Span, epoch: int) -> bool:
+        if span.table not in self._known.topics:
+            return True                                  # its topic is gone: nobody reads it any more
+        topics = await self._targets.found(self._targets.names(span.table.oid) | {quarantine_topic(self._spec.id)})
+        keys = [self._known.key_of(part) for part in span.parts]
+        return await close_positions(self._positions, self._targets, keys, epoch, lambda key: topics)
+
+    async def leave(self) -> None:
+        await self._tasks.stop()
+
+
+async def open_home(
+    client: LogClient, spec: ChangefeedSpec, *, database: str, wall: Callable[[], float]
+) -> LogFeedHome:
+    """Told all that is there; from now on it follows what comes."""
+    progress = ProgressReader(client, spec.source)
+    await progress.open()
+    home = LogFeedHome(client, spec, progress, database=database, wall=wall)
+    await home.begin()
+    return home

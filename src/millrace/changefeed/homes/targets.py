@@ -1,0 +1,88 @@
+"""Target topics of a changefeed: which a table goes to, made where they are missing, fenced [K2, C3].
+
+In: tables, as each schema version names them. Out: names and ids of topics. Promise: a topic that is there is used as
+it is; a former writer's epochs are shut out of every partition that a fence was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+
+from millrace import limits
+from millrace.changefeed.homes.patience import together
+from millrace.core.feeds.choice import Rules
+from millrace.errors import InvalidProducerEpoch, TopicExists, UnknownTopicOrPartition
+from millrace.log.client import LogClient
+from millrace.log.client.metadata import TopicInfo
+from millrace.model.changefeeds import ChangefeedSpec
+from millrace.model.positions import StoredPosition
+from millrace.model.tables import Oid, TableSchema
+from millrace.sink.kafka.topics import parse_template
+from millrace.sink.routes import check_sink
+
+
+class Targets:
+    def __init__(self, client: LogClient, spec: ChangefeedSpec) -> None:
+        self._client, self._spec = client, spec
+        self._rules = Rules(spec)
+        self.sink = check_sink(spec)
+        self._ensured: set[str] = set()
+        self._names: dict[Oid, set[str]] = {}            # of all its schema versions
+
+    def topic_of(self, table: TableSchema) -> str:
+        entry = self._rules.entry(table.schema, table.name)
+        said = self._spec.settings[entry].topic if entry is not None else ""
+        template = parse_template(said) if said else self.sink.topic
+        return template.topic(self._spec.source, table.schema, table.name)
+
+    def note(self, table: TableSchema) -> None:
+        """Its rows may have been written there."""
+        self._names.setdefault(table.oid, set()).add(self.topic_of(table))
+
+    @property
+    def oids(self) -> set[Oid]:
+        return set(self._names)
+
+    def names(self, oid: Oid | None = None) -> set[str]:
+        """None: of all tables."""
+        if oid is not None:
+            return set(self._names.get(oid, ()))
+        return set().union(*self._names.values()) if self._names else set()
+
+    async def ensure(self, name: str) -> TopicInfo:
+        """Of a topic that is there, as it is; else made as the sink says."""
+        if name not in self._ensured:
+            with contextlib.suppress(TopicExists):
+                await self._client.create_topic(
+                    name, partitions=self.sink.partitions, replication_factor=self.sink.replication or -1)
+            self._ensured.add(name)
+        return await self._client.topic(name)
+
+    async def found(self, names: Iterable[str]) -> list[TopicInfo]:
+        """Those that are there. Each is asked for by itself, for a second if need be: a broker that lags may leave a
+        topic out of its list, and what is not found here is neither fenced nor scanned."""
+        slots = asyncio.Semaphore(limits.HOME_CALLS_MAX)
+
+        async def one(name: str) -> TopicInfo | None:
+            async with slots:
+                with contextlib.suppress(UnknownTopicOrPartition):
+                    return await self._client.topic(name)
+            return None
+
+        return [info for info in await together(map(one, sorted(set(names)))) if info is not None]
+
+    async def fence(self, topics: Iterable[TopicInfo], stored: StoredPosition) -> None:
+        """Whoever wrote for this position before its present epoch writes into no partition of these any more."""
+        for info in topics:
+            for partition in info.partitions:
+                for writer in stored.writers:
+                    epoch = min(stored.epoch - writer.first_epoch, limits.WRITER_EPOCH_MAX)
+                    with contextlib.suppress(InvalidProducerEpoch):        # a greater one stands: it is shut out
+                        await self._client.fence(
+                            info.name, partition.index, writer_id=writer.writer_id, epoch=epoch)
+
+
+def quarantine_topic(changefeed: str) -> str:
+    return f"__millrace.quarantine.{changefeed}"

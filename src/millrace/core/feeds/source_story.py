@@ -1,0 +1,140 @@
+"""One changefeed's tables and schema changes, as its source's `progress` tells them [C7].
+
+    progress ─▶ SourceStory.replay ─┬─▶ Told: a change of one of its tables; `number` is its offset in `progress`
+                                    └─▶ mark: the newest ends, folded
+    a table named for the first time, renamed into the rules ─▶ "create"      renamed out of them, dropped ─▶ "drop"
+
+In: a spec, every record of `progress` in order. Out: what it means for this changefeed. Promises: the same log tells
+the same changes under the same numbers, whoever reads it; what is said twice is told once; a table's first naming is
+told before anything else of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+from millrace.core.feeds.choice import Came, ChosenTables, Left
+from millrace.model.changefeeds import ChangefeedSpec
+from millrace.model.progress import Change, Mark, ProgressRecord, SchemaVersion
+from millrace.model.spans import TableId, TablePartition
+from millrace.model.tables import Lsn, Oid, TableSchema
+
+Kind = Literal["create", "alter", "truncate", "drop"]
+MarkerKey = tuple[int, Oid, Lsn, int]            # generation, table, place
+
+
+class Told(NamedTuple):
+    """`change`: what the message says; `table`: the schema that it describes. `floors`: the marker stands in none of
+    the table's partitions before these offsets; a partition that is not named begins at its log's start.
+    `has_marker`: False for a table's first naming."""
+
+    number: int
+    kind: Kind
+    table: TableSchema
+    change: Change
+    floors: dict[int, int]
+    has_marker: bool = True
+
+    @property
+    def marker(self) -> MarkerKey:
+        return marker_of(self.change)
+
+
+def marker_of(change: Change) -> MarkerKey:
+    return (change.generation, change.oid, change.commit_lsn, change.seq)
+
+
+class FoldedMark(NamedTuple):
+    resolved: Lsn
+    ends: dict[TablePartition, int]
+    full: bool
+
+
+@dataclass(slots=True)
+class SourceStory:
+    spec: ChangefeedSpec
+    first_change: int | None = None                      # offset of the first change of any table
+    markers: dict[MarkerKey, int] = field(default_factory=dict)      # of changes that are this changefeed's
+    dropped: set[Oid] = field(default_factory=set)
+    _chosen: ChosenTables = field(init=False)
+    _versions: dict[UUID, TableSchema] = field(default_factory=dict)
+    _named: set[Oid] = field(default_factory=set)
+    _ends: dict[Oid, dict[int, int]] = field(default_factory=dict)
+    _fresh: FoldedMark | None = None
+
+    def __post_init__(self) -> None:
+        self._chosen = ChosenTables(self.spec)
+
+    def table(self, oid: Oid) -> TableId:
+        return TableId(self.spec.source, oid)
+
+    def replay(self, offset: int, record: ProgressRecord) -> Told | None:
+        match record:
+            case Mark():
+                self._mark(record)
+                return None
+            case SchemaVersion():
+                return self._version(offset, record)
+            case Change():
+                return self._change(offset, record)
+            case _:
+                return None
+
+    def take_mark(self) -> FoldedMark | None:
+        """What marks have said since the last time, as one."""
+        fresh, self._fresh = self._fresh, None
+        return fresh
+
+    def _mark(self, mark: Mark) -> None:
+        for end in mark.ends:
+            self._ends.setdefault(end.oid, {})[end.partition] = end.offset
+        ends = {TablePartition(self.table(end.oid), end.partition): end.offset for end in mark.ends}
+        before = self._fresh
+        if before is None:
+            self._fresh = FoldedMark(mark.resolved, ends, mark.full)
+        else:
+            before.ends.update(ends)
+            self._fresh = FoldedMark(mark.resolved, before.ends, before.full or mark.full)
+
+    def _version(self, offset: int, record: SchemaVersion) -> Told | None:
+        """Of a table that is known it says nothing by itself: the change behind it does."""
+        table = record.table
+        self._versions[table.id] = table
+        if table.oid in self._named:
+            return None
+        self._named.add(table.oid)
+        if not isinstance(self._chosen.on_table(table), Came):
+            return None
+        lsn = max(record.commit_lsn, 0)
+        change = Change(record.generation, table.oid, lsn, record.seq, "create", table.id)
+        return Told(offset, "create", table, change, {}, has_marker=False)
+
+    def _change(self, offset: int, change: Change) -> Told | None:
+        if self.first_change is None:
+            self.first_change = offset
+        if marker_of(change) in self.markers:
+            return None
+        found = self._meaning(change)
+        if found is None:
+            return None
+        kind, table = found
+        self.markers[marker_of(change)] = offset
+        return Told(offset, kind, table, change, dict(self._ends.get(change.oid, {})))
+
+    def _meaning(self, change: Change) -> tuple[Kind, TableSchema] | None:
+        before = self._chosen.taken.get(change.oid)
+        if change.kind == "drop":
+            self.dropped.add(change.oid)
+            self._chosen.on_dropped(change.oid)
+            return ("drop", before.table) if before is not None else None
+        after = self._versions.get(change.schema_id) if change.schema_id is not None else None
+        if change.kind != "alter" or after is None:
+            return (change.kind, before.table) if before is not None else None
+        choice = self._chosen.on_table(after)
+        if isinstance(choice, Came):
+            return "create", after
+        if isinstance(choice, Left):
+            return "drop", choice.before.table
+        return ("alter", after) if change.oid in self._chosen.taken else None

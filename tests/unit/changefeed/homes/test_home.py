@@ -1,0 +1,160 @@
+"""A changefeed's home on one real broker, asked as a maintainer asks it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millrace.changefeed.feeds.ports import DdlTaken, FeedHome
+from millrace.changefeed.homes.targets import quarantine_topic
+from millrace.core.delivery.positions import Commit
+from millrace.core.feeds.barrier import SchemaChange
+from millrace.core.feeds.checkpoint import Committed
+from millrace.core.feeds.ddl_home import ddl_key
+from millrace.core.sources.registry import progress_topic
+from millrace.errors import InvalidProducerEpoch, Malformed, Superseded, UnknownSource
+from millrace.model.changefeeds import ChangefeedSpec, DdlPosition
+from millrace.model.positions import Point
+from millrace.model.progress import Change
+from millrace.model.spans import TablePartition, whole
+from millrace.model.tables import TableSchema
+from millrace.wire.records import Record
+from support_feeds import until
+from support_homes import FEED, SOURCE, Log, entry, homes, id_of, run, table
+
+T, WIDER, WIDEST = (table(16400, "t", *more) for more in ((), ("x",), ("x", "y")))
+TABLE = id_of(T.oid)
+TARGET = "shop.public.t"
+
+
+class Told:
+    """All news of a home, together."""
+
+    def __init__(self, home: FeedHome) -> None:
+        self._home = home
+        self.changes: list[SchemaChange] = []
+        self._positions: dict[TablePartition, Committed] = {}
+
+    def look(self) -> Told:
+        news = self._home.news()
+        self.changes += news.changes
+        self._positions |= news.positions
+        return self
+
+    def marker(self, oid: int) -> int | None:
+        """At which the position of its first partition stands."""
+        found = self.look()._positions.get(TablePartition(id_of(oid), 0))
+        return found.marker if found is not None else None
+
+
+async def altered(log: Log, lsn: int, schema: TableSchema = WIDER) -> int:
+    return await log.change(Change(1, T.oid, lsn, 0, "alter", schema.id, T.id, "ALTER TABLE t"), schema)
+
+
+def test_C7_K3_a_change_stands_once_though_its_writer_went_before_it_could_commit(tmp_path: Path) -> None:
+    async def story(log: Log) -> None:
+        await log.add(T)
+        one, two = await altered(log, 20), await altered(log, 30, WIDEST)
+        former = await homes(log).open(entry())
+        assert former.tables == {TABLE: 1}
+        assert await former.take_ddl(5) == DdlTaken(DdlPosition(5, one), ())
+        assert await former.write_change(5, TABLE, one)
+
+        home = await homes(log).open(entry())
+        assert await home.take_ddl(6) == DdlTaken(DdlPosition(6, one), ((TABLE, one),))
+        assert not await former.write_change(5, TABLE, two)
+        assert not await former.commit_ddl(DdlPosition(5, one), DdlPosition(5, one + 1))
+        assert await former.take_ddl(5) is None
+        await _refused(log, epoch=5)
+
+        assert await home.write_change(6, TABLE, one)        # it stands: nothing is written
+        assert await home.commit_ddl(DdlPosition(6, one), DdlPosition(6, one + 1))
+        assert await home.write_change(6, TABLE, two)
+        apart = DdlPosition(6, one + 1, ((TABLE, two),))
+        assert await home.commit_ddl(DdlPosition(6, one + 1), apart)
+        assert not await home.commit_ddl(DdlPosition(6, one + 1), apart)
+        assert await home.take_ddl(7) == DdlTaken(DdlPosition(7, one + 1, ((TABLE, two),)), ((TABLE, two),))
+        assert [told.point for told, _ in await log.messages(TARGET)] == [(one, 0), (two, 0)]
+        await former.leave()
+        await home.leave()
+
+    run(tmp_path, story)
+
+
+async def _refused(log: Log, *, epoch: int) -> None:
+    """A message of the former writer that was late."""
+    progress_id = (await log.client.topic(progress_topic(SOURCE))).id
+    writer_id = (await log.positions.read(ddl_key(FEED, progress_id))).writers[-1].writer_id
+    writer = log.client.writer(TARGET, 0, writer_id=writer_id, epoch=epoch, sequence=1)
+    with pytest.raises(InvalidProducerEpoch):
+        await writer.append([Record(b"late")])
+    writer.close()
+
+
+def test_C7_P3_positions_of_a_table_exist_before_anybody_is_told_of_it(tmp_path: Path) -> None:
+    async def story(log: Log) -> None:
+        await log.add(T, lsn=9)
+        secret = table(16401, "secret")
+        await log.add(secret)
+        home = await homes(log).open(entry())
+        assert home.tables == {TABLE: 1}
+        told = Told(home).look()
+        assert told.changes == []
+
+        born = await log.add(table(16402, "u"), partitions=2, lsn=40)
+        await until(lambda: told.look().changes, 10)
+        assert told.changes == [SchemaChange(born, 40, "create", (id_of(16402),), 2)]
+        stored = await log.stored()
+        fresh = [stored[log.key(16402, n)] for n in (0, 1)]
+        assert [(one.at, one.resolved) for one in fresh] == [((0, 0), 39)] * 2
+        assert len({one.writers for one in stored.values()}) == len(stored) == 4     # each has a writer of its own
+
+        await log.rows(16401, 0, 2, lsn=50)                  # rows of a table that is not taken
+        shown = table(16401, "shown")
+        number = await log.change(Change(1, 16401, 51, 0, "alter", shown.id, secret.id), shown)
+        await until(lambda: told.look().changes[1:], 10)
+        assert told.changes[1] == SchemaChange(number, 51, "create", (id_of(16401),), 1)
+        assert (await log.stored())[log.key(16401)].at == (2, 0)
+        await until(lambda: told.marker(16401) == number, 10)
+
+        dropped = await log.change(Change(1, T.oid, 60, 0, "drop", None, T.id))
+        await until(lambda: told.look().changes[2:], 10)
+        assert told.changes[2] == SchemaChange(dropped, 60, "drop", (TABLE,))
+        await log.client.append(progress_topic(SOURCE), 0, [Record(b"\x01nonsense")])
+        with pytest.raises(Malformed):
+            await until(lambda: told.look() is None, 10)
+        await home.leave()
+
+    run(tmp_path, story)
+
+
+def test_C3_closed_positions_let_no_former_owner_commit_or_write(tmp_path: Path) -> None:
+    async def story(log: Log) -> None:
+        with pytest.raises(UnknownSource):
+            await homes(log).open(entry(ChangefeedSpec(id=FEED, source="other", sink="kafka:")))
+        await log.add(T)
+        home = await homes(log).open(entry())
+        await log.client.create_topic(TARGET, partitions=2)
+        await log.client.create_topic(quarantine_topic(FEED), partitions=1)
+        key = log.key(T.oid)
+        writer_id = (await log.positions.take(key, 4)).writers[-1].writer_id
+        await log.client.fence(TARGET, 1, writer_id=writer_id, epoch=4)
+        writer = log.client.writer(TARGET, 1, writer_id=writer_id, epoch=4)
+        await writer.append([Record(b"row")])
+
+        for _ in range(2):                                   # may be repeated
+            assert await home.close_positions(whole(TABLE, 1), 5)
+        assert not await home.close_positions(whole(TABLE, 1), 4)
+        with pytest.raises(Superseded):
+            await log.positions.commit(key, Commit(4, Point(0, 0), Point(1, 0), (), 0))
+        with pytest.raises(InvalidProducerEpoch):
+            await writer.append([Record(b"late")])
+        writer.close()
+        with pytest.raises(Superseded):                      # somebody works under a greater epoch
+            await homes(log).remove(entry().spec, 4)
+        await homes(log).remove(entry().spec, 6)
+        assert await log.stored() == {}
+        await home.leave()
+
+    run(tmp_path, story)
