@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -18,16 +19,18 @@ from support_cluster import wait_for
 from support_feeds import Target
 from support_feeds_child import FEED, serve_target
 
+TESTS = Path(__file__).parents[1]
 ASK_AGAIN_S = 5.0
 
 
 class Child:
     def __init__(self, number: int, store: str, address: str, stderr: Path) -> None:
         self.number, self.shown = number, dict[str, Any]()
+        environment = dict(os.environ, PYTHONPATH=f"{TESTS}:{TESTS.parent / 'src'}")
         with stderr.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "support_feeds_child", str(number), store, address], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=log)
+                [sys.executable, "-m", "support_feeds_child", str(number), store, address], env=environment,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
