@@ -16,6 +16,10 @@ from millrace.model.tables import Lsn
 VERSION = 1
 
 
+def quarantine_topic(changefeed: str) -> str:
+    return f"__millrace.quarantine.{changefeed}"
+
+
 class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
     """`change`: the row as the log has it (an Arrow IPC message of one row), None if it is too large to be kept twice:
     then the source topic is its only home."""

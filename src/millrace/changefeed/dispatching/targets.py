@@ -16,13 +16,10 @@ from millrace.limits import QUARANTINE_PARTITIONS
 from millrace.log.client import LogClient
 from millrace.log.client.metadata import TopicInfo
 from millrace.model.ids import TopicPartition
+from millrace.model.quarantine import quarantine_topic
 from millrace.model.tables import TableSchema
 from millrace.model.writes import Targets
 from millrace.sink.uri import KafkaSink
-
-
-def quarantine_topic(feed: str) -> str:
-    return f"__millrace.quarantine.{feed}"
 
 
 def target_topics(sink: KafkaSink, source: str, tables: Iterable[TableSchema]) -> list[str]:

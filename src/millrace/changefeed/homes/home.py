@@ -24,7 +24,7 @@ from millrace.changefeed.homes.progress import ProgressReader
 from millrace.changefeed.homes.standing import FeedStanding, floor_of
 from millrace.changefeed.homes.stored import StoredPositions
 from millrace.changefeed.homes.tables import FeedTables
-from millrace.changefeed.homes.targets import Targets, quarantine_topic
+from millrace.changefeed.homes.targets import Targets
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.ddl_home import began_at, ddl_key, ddl_of, named
 from millrace.core.feeds.source_story import SourceStory, Told
@@ -34,6 +34,7 @@ from millrace.log.client.positions import PositionClient
 from millrace.model.changefeeds import ChangefeedSpec, DdlPosition
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, StoredPosition
+from millrace.model.quarantine import quarantine_topic
 from millrace.model.spans import Span, TableId
 from millrace.sink.kafka.choice import change_message
 from millrace.sink.kafka.formats import Origin

@@ -11,7 +11,7 @@ from millrace.changefeed.homes.closing import close_positions
 from millrace.changefeed.homes.home import open_home
 from millrace.changefeed.homes.progress import ProgressReader
 from millrace.changefeed.homes.stored import StoredPositions
-from millrace.changefeed.homes.targets import Targets, quarantine_topic
+from millrace.changefeed.homes.targets import Targets
 from millrace.core.feeds.ddl_home import named
 from millrace.core.feeds.feeds import FeedEntry
 from millrace.core.feeds.source_story import SourceStory
@@ -22,6 +22,7 @@ from millrace.log.client.metadata import TopicInfo
 from millrace.log.client.positions import PositionClient
 from millrace.model.changefeeds import ChangefeedSpec
 from millrace.model.positions import PositionKey, StoredPosition
+from millrace.model.quarantine import quarantine_topic
 
 _NOBODYS = UUID(int=0)                  # no topic has this id
 

@@ -82,7 +82,3 @@ class Targets:
                     with contextlib.suppress(InvalidProducerEpoch):        # a greater one stands: it is shut out
                         await self._client.fence(
                             info.name, partition.index, writer_id=writer.writer_id, epoch=epoch)
-
-
-def quarantine_topic(changefeed: str) -> str:
-    return f"__millrace.quarantine.{changefeed}"

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from millrace.changefeed.feeds.ports import DdlTaken, FeedHome
-from millrace.changefeed.homes.targets import quarantine_topic
 from millrace.core.delivery.positions import Commit
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.checkpoint import Committed
@@ -17,6 +16,7 @@ from millrace.errors import InvalidProducerEpoch, Malformed, Superseded, Unknown
 from millrace.model.changefeeds import ChangefeedSpec, DdlPosition
 from millrace.model.positions import Point
 from millrace.model.progress import Change
+from millrace.model.quarantine import quarantine_topic
 from millrace.model.spans import TablePartition, whole
 from millrace.model.tables import TableSchema
 from millrace.wire.records import Record
