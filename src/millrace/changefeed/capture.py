@@ -21,9 +21,10 @@ from millrace.changefeed.coordinator import CoordinatorShell, Reign
 from millrace.changefeed.feeds.capture import FeedCapture
 from millrace.changefeed.members import CaptureInfo, Membership, living
 from millrace.changefeed.workshop import workshop
-from millrace.errors import MillraceError
+from millrace.errors import ConfigError, MillraceError
 from millrace.log.client import LogClient
 from millrace.ops.ports import Ports
+from millrace.pipeline.session import Session
 from millrace.store.campaign import CampaignTimes
 from millrace.store.contract import Candidate, Store
 
@@ -110,6 +111,16 @@ class Capture:
     def feeds(self) -> FeedCapture | None:
         """Of changefeeds; its `coordinator` is there while this capture is in office."""
         return self.changefeeds.control if self.changefeeds is not None else None
+
+    @property
+    def spark(self) -> Session | None:
+        """The one session of this capture, opened when it is first needed; None: nobody has named a Spark."""
+        if self.changefeeds is None:
+            return None
+        try:
+            return self.changefeeds.spark.session
+        except ConfigError:
+            return None
 
     @property
     def coordinator_id(self) -> int | None:

@@ -33,8 +33,7 @@ class _Feed:
     key: PositionKey
     source: str
     position: DdlPosition = field(default_factory=DdlPosition)
-    begun: int = 0                                       # reads of it
-    read: int = 0                                        # the last one of them that told something
+    read: int = 0                                        # the number of the read that told it
     asked: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -48,6 +47,7 @@ class PassedChanges:
         self._is_barred, self._moved = is_barred, moved
         self._feeds: dict[str, _Feed] = {}
         self._tasks = Tasks("ddl-positions")
+        self.reads = 0
 
     async def meet(self, feed: str, source: str) -> None:
         """Before a dispatcher of it starts: a changefeed of the same name may have been another one."""
@@ -71,8 +71,8 @@ class PassedChanges:
         await self._tasks.stop()
 
     async def _read(self, known: _Feed) -> None:
-        known.begun += 1
-        number, source = known.begun, known.source
+        self.reads += 1
+        number, source = self.reads, known.source
         stored = await self._positions.read(known.key)
         if number > known.read:
             known.read, known.position = number, ddl_of(stored, source)

@@ -7,6 +7,7 @@ and the next job tries again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from millrace.errors import ConfigError
@@ -19,14 +20,22 @@ from millrace.pipeline.session import Place, Session
 class SparkJobs:
     def __init__(self, place: Callable[[], Place], clock: Clock) -> None:
         self._place, self._clock = place, clock
+        self._session: Session | None = None
         self._runner: Runner | None = None
         self.why = ""                                    # no job starts; empty: the last one did
         self.since = clock.now()
         self.jobs = 0                                    # that Spark has been given
 
+    @property
+    def session(self) -> Session:
+        """Not yet opened, perhaps: that is for whoever calls `spark` on it. ConfigError: nobody has named a Spark."""
+        if self._session is None:
+            self._session = Session(self._place())
+        return self._session
+
     async def run(self, plans: Sequence[TaskPlan]) -> Ending:
         try:
-            runner = self._runner = self._runner or Runner(Session(self._place()))
+            runner = self._runner = self._runner or Runner(self.session)
         except ConfigError as error:
             return self._noted(NotStarted(str(error)))
         return self._noted(await runner.run(plans))
@@ -42,3 +51,5 @@ class SparkJobs:
     async def close(self) -> None:
         if self._runner is not None:
             await self._runner.close()
+        elif self._session is not None:
+            await asyncio.to_thread(self._session.close)
