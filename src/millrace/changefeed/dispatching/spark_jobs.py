@@ -18,8 +18,8 @@ from millrace.pipeline.session import Place, Session
 
 
 class SparkJobs:
-    def __init__(self, place: Callable[[], Place], clock: Clock) -> None:
-        self._place, self._clock = place, clock
+    def __init__(self, place: Callable[[], Place], clock: Clock, owner: str = "") -> None:
+        self._place, self._clock, self._owner = place, clock, owner
         self._session: Session | None = None
         self._runner: Runner | None = None
         self.why = ""                                    # no job starts; empty: the last one did
@@ -35,7 +35,7 @@ class SparkJobs:
 
     async def run(self, plans: Sequence[TaskPlan]) -> Ending:
         try:
-            runner = self._runner = self._runner or Runner(self.session)
+            runner = self._runner = self._runner or Runner(self.session, self._owner)
         except ConfigError as error:
             return self._noted(NotStarted(str(error)))
         return self._noted(await runner.run(plans))
