@@ -11,12 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import structlog
 
 from millrace.changefeed.coordinator import CoordinatorShell, Reign
-from millrace.changefeed.feeds.capture import FeedCapture
 from millrace.changefeed.members import CaptureInfo, Membership, living
 from millrace.changefeed.workshop import workshop
 from millrace.errors import MillraceError
@@ -24,9 +22,6 @@ from millrace.log.client import LogClient
 from millrace.ops.ports import Ports
 from millrace.store.campaign import CampaignTimes
 from millrace.store.contract import Candidate, Store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 log = structlog.get_logger(__name__)
 
@@ -54,8 +49,6 @@ class Capture:
         self.membership = Membership(store, ports, info, session_s=settings.session_s, lost=self._lost)
         self.client = LogClient(settings.bootstrap, client_id=f"capture-{settings.id}", deadline_s=LOG_DEADLINE_S)
         self.shell: CoordinatorShell | None = None
-        self.feeds: FeedCapture | None = None
-        self.spark: Callable[[], SparkSession] | None = None     # opens a session; None: no Spark is configured
         self.failed: MillraceError | None = None
         self.stopping = False
 
