@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from millrace.errors import UnknownTopicOrPartition
+from millrace.model.tables import parse_lsn
 from support_cluster import wait_for
 from support_postgres import database, server_of
 from support_source_world import Source, SourceWorld
@@ -136,12 +137,7 @@ def test_P5_each_change_is_in_its_topic_once_over_kills_of_every_capture(spark_s
                 world.cluster.wait_for(lambda: world.cluster.status()["healthy"], "the killed capture to be back")
 
             lsn = source.lsn()
-            wait_for(lambda: changefeed(world, "orders")["checkpoint"] is not None
-                     and _lsn(changefeed(world, "orders")["checkpoint"]) >= lsn, "the checkpoint to follow", 60.0)
+            wait_for(lambda: parse_lsn(changefeed(world, "orders")["checkpoint"] or "0/0") >= lsn,
+                     "the checkpoint to follow", 60.0)
             shop.wait("nothing more")
             world.cluster.ask("DELETE", "/api/v2/changefeeds/orders", kind="capture")
-
-
-def _lsn(text: str) -> int:
-    high, _, low = text.partition("/")
-    return (int(high, 16) << 32) + int(low, 16)
