@@ -68,6 +68,9 @@ class Face:
     coordinator_address = property(lambda self: self.shell.other_address)
     coordinator_id = property(lambda self: self.shell.holder_id)
 
+    def not_ready(self) -> str:
+        return ""
+
     async def members(self) -> list[CaptureInfo]:
         return await living(self.store)
 

@@ -1,4 +1,4 @@
-"""`/metrics` of a capture: what its membership, its office and its readers count, read when asked [A4]."""
+"""`/metrics` of a capture: what its membership, its office, its readers and changefeeds count, read when asked [A4]."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from millrace import __version__
+from millrace.api.changefeed_metrics import changefeeds
 from millrace.api.sources import state_of
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
@@ -70,6 +71,7 @@ class CaptureCollector(Collector):
         if reign is not None:
             yield from self._sources(reign)
             yield from self._readers({name: host.reader for name, host in reign.hosts.items() if host.reader})
+        yield from changefeeds(capture)
 
     def _sources(self, reign: Reign) -> Iterator[Metric]:
         entries = sorted(reign.state.sources.items())
