@@ -1,4 +1,4 @@
-"""`/metrics` of a capture: what its membership, its office, its readers and changefeeds count, read when asked [A4]."""
+"""`/metrics` of a capture: what its membership, its office and its readers count, read when asked [A4]."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from millrace import __version__
-from millrace.api.changefeed_metrics import changefeeds
+from millrace.api.changefeed_metrics import changefeed_metrics
 from millrace.api.sources import state_of
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
@@ -68,10 +68,11 @@ class CaptureCollector(Collector):
         yield family("millrace_capture_lease_valid", float(capture.membership.valid))
         yield family("millrace_is_coordinator", float(reign is not None))
         yield family("millrace_coordinator_tenures_total", capture.shell.tenures if capture.shell is not None else 0)
+        if capture.changefeeds is not None:
+            yield from changefeed_metrics(capture.changefeeds)
         if reign is not None:
             yield from self._sources(reign)
             yield from self._readers({name: host.reader for name, host in reign.hosts.items() if host.reader})
-        yield from changefeeds(capture)
 
     def _sources(self, reign: Reign) -> Iterator[Metric]:
         entries = sorted(reign.state.sources.items())

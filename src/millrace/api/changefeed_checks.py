@@ -83,7 +83,7 @@ def _check_tables(capture: Capture, spec: ChangefeedSpec, tables: list[TableSche
         try:
             if capture.spark is None:
                 raise Unreachable(NO_SPARK)
-            return capture.spark.spark()
+            return capture.spark()
         except Unreachable as error:
             raise Unreachable(f"filters and projections are checked by Spark: {error}; or leave them out") from None
 

@@ -1,46 +1,48 @@
-"""Changefeeds in `/metrics`: on the coordinator how many there are, where a maintainer runs its word [A4, C9]."""
+"""Changefeeds in `/metrics` of a capture: recorded ones on the coordinator, each one's figures where its maintainer is,
+rounds where its dispatchers are; read when asked [A4]."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from prometheus_client.core import Metric
 
-from millrace.api.maintainers import in_short
-from millrace.changefeed.capture import Capture
-from millrace.model.tables import parse_lsn
+from millrace.changefeed.changefeeds import Changefeeds
+from millrace.core.feeds.maintainer import Maintainer
 from millrace.ops.metrics import families, family
 
-COUNTS = {
-    "millrace_changefeed_maintainer_epoch": "epoch",
-    "millrace_changefeed_lag_bytes": "lag_bytes",
-    "millrace_changefeed_checkpoint_age_seconds": "checkpoint_age_s",
-    "millrace_changefeed_tables": "tables_count",
-    "millrace_changefeed_isolated_tables": "isolated_count",
-    "millrace_changefeed_dispatchers": "dispatchers_count",
-    "millrace_changefeed_working_dispatchers": "working_count",
-    "millrace_changefeed_operators": "operators_count",
-    "millrace_changefeed_blockers": "blockers_count",
-}
-PLACES = {"millrace_changefeed_checkpoint_lsn": "checkpoint", "millrace_changefeed_resolved_lsn": "resolved"}
 
-
-def changefeeds(capture: Capture) -> Iterator[Metric]:
-    feeds = capture.feeds
-    if feeds is None:
-        return
-    if feeds.coordinator is not None:
-        counts = Counter(entry.state for entry in feeds.coordinator.machine.state.feeds.values())
+def changefeed_metrics(changefeeds: Changefeeds) -> Iterator[Metric]:
+    control, spark = changefeeds.control, changefeeds.spark
+    now = control.around.now()
+    if control.coordinator is not None:
+        counts = Counter(entry.state for entry in control.coordinator.machine.state.feeds.values())
         yield families("millrace_changefeeds", [((state,), count) for state, count in sorted(counts.items())])
-    said = in_short(capture, feeds)
-    words: list[dict[str, Any]] = said["items"]
-    for name, field in COUNTS.items():
-        yield families(name, [((w["changefeed"],), float(w[field])) for w in words if w.get(field) is not None])
-    for name, field in PLACES.items():
-        yield families(name, [((w["changefeed"],), parse_lsn(w[field])) for w in words if w.get(field) is not None])
+    yield from _maintained(
+        {feed: host.machine for feed, host in sorted(control.maintainers.items()) if host.machine is not None}, now)
+    managers = sorted(control.managers.items())
+    yield families("millrace_changefeed_dispatchers", [((feed,), len(host.machine.held)) for feed, host in managers])
+    yield families("millrace_changefeed_rounds", [
+        ((feed,), changefeeds.data_path.report(feed).rounds) for feed, _ in managers])
+    yield family("millrace_spark_jobs_total", spark.jobs)
+    yield family("millrace_spark_absent_seconds", now - spark.since if spark.why else 0.0)
+
+
+def _maintained(machines: dict[str, Maintainer], now: float) -> Iterator[Metric]:
+    resolved = {feed: machine.progress.resolved for feed, machine in machines.items()}
+    yield families("millrace_changefeed_checkpoint_lsn", [((f,), m.state.checkpoint) for f, m in machines.items()])
+    yield families("millrace_changefeed_lag_bytes", [
+        ((feed,), max(0, upto - machines[feed].state.checkpoint)) for feed, upto in resolved.items()
+        if upto is not None and machines[feed].state.checkpoint])
+    yield families("millrace_changefeed_checkpoint_age_seconds", [
+        ((feed,), max(0.0, now - machine.checkpoint_since)) for feed, machine in machines.items()])
+    yield families("millrace_changefeed_errors_total", [
+        ((feed,), sum(error.count for error in machine.health.history.values())) for feed, machine in machines.items()])
+    yield families("millrace_changefeed_isolated_tables", [
+        ((feed,), len(machine.ddl.position.isolated)) for feed, machine in machines.items()
+        if machine.ddl.position is not None])
+    blockers = {feed: machine.blockers() for feed, machine in machines.items()}
+    yield families("millrace_changefeed_blockers", [((feed,), len(found)) for feed, found in blockers.items()])
     yield families("millrace_changefeed_oldest_blocker_seconds", [
-        ((w["changefeed"],), w["oldest_blocker"]["age_s"] if w["oldest_blocker"] is not None else 0.0)
-        for w in words if "oldest_blocker" in w])
-    yield family("millrace_spark_waits_seconds", said["spark"]["age_s"] if said["spark"] is not None else 0.0)
+        ((feed,), max((now - blocker.since for blocker in found), default=0.0)) for feed, found in blockers.items()])

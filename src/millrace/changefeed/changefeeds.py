@@ -54,7 +54,7 @@ class Changefeeds:
     ) -> None:
         self._settings, self._office = settings, OfficeView(store)
         self._client = LogClient(settings.bootstrap, client_id=f"capture-{me.member}-changefeeds")
-        self.spark = SparkJobs(settings.spark, ports.clock)
+        self.spark = SparkJobs(settings.spark, ports.clock, f"{me.member}-{incarnation}")
         self._passed = PassedChanges(
             self._client, is_barred=lambda feed, position: self.data_path.is_barred(feed, position),
             moved=lambda feed: self.data_path.wake(feed))

@@ -146,25 +146,24 @@ CAPTURE_METRICS: dict[str, Measure] = {
     "millrace_source_tables": Measure(GAUGE, "Tables of the source by state.", ("source", "state")),
     "millrace_source_copies": Measure(GAUGE, "Copies of tables by state.", ("source", "state")),
     "millrace_source_copy_ratio": Measure(GAUGE, "Share that is done of a copy under way.", ("source", "copy")),
-    # -- changefeeds
+    # -- changefeeds: on the coordinator, where a maintainer is, where dispatchers are
     "millrace_changefeeds": Measure(GAUGE, "On the coordinator: changefeeds by recorded state.", ("state",)),
-    "millrace_changefeed_maintainer_epoch": Measure(
-        GAUGE, "Each maintainer has a higher one; shown where it runs, as all that follow.", CHANGEFEED),
     "millrace_changefeed_checkpoint_lsn": Measure(
-        GAUGE, "All up to this position is in the sink; absent before the first one.", CHANGEFEED),
-    "millrace_changefeed_resolved_lsn": Measure(
-        GAUGE, "All up to this position is in the log; absent before it is known.", CHANGEFEED),
-    "millrace_changefeed_lag_bytes": Measure(GAUGE, "WAL between checkpoint and resolved.", CHANGEFEED),
-    "millrace_changefeed_checkpoint_age_seconds": Measure(GAUGE, "Since the checkpoint last moved.", CHANGEFEED),
-    "millrace_changefeed_tables": Measure(GAUGE, "Tables that it takes.", CHANGEFEED),
-    "millrace_changefeed_isolated_tables": Measure(GAUGE, "Tables that left it for an error.", CHANGEFEED),
-    "millrace_changefeed_dispatchers": Measure(GAUGE, "Dispatchers that it should have.", CHANGEFEED),
-    "millrace_changefeed_working_dispatchers": Measure(GAUGE, "Dispatchers that work.", CHANGEFEED),
-    "millrace_changefeed_operators": Measure(GAUGE, "Adds, moves and stops under way.", CHANGEFEED),
-    "millrace_changefeed_blockers": Measure(GAUGE, "Things that wait.", CHANGEFEED),
-    "millrace_changefeed_oldest_blocker_seconds": Measure(GAUGE, "How long the oldest waits; 0: none.", CHANGEFEED),
-    "millrace_spark_waits_seconds": Measure(
-        GAUGE, "How long this capture's Spark has started no job that was wanted; 0: it does."),
+        GAUGE, "All changes up to this position are in the sink, as one number.", CHANGEFEED),
+    "millrace_changefeed_lag_bytes": Measure(
+        GAUGE, "WAL between the checkpoint and what the source has resolved.", CHANGEFEED),
+    "millrace_changefeed_checkpoint_age_seconds": Measure(
+        GAUGE, "Since the checkpoint last moved, or the maintainer began.", CHANGEFEED),
+    "millrace_changefeed_errors_total": Measure(
+        COUNTER, "Errors of dispatchers that the maintainer was told of, since it began.", CHANGEFEED),
+    "millrace_changefeed_isolated_tables": Measure(GAUGE, "Tables that are left behind after an error.", CHANGEFEED),
+    "millrace_changefeed_blockers": Measure(GAUGE, "Things that wait, as `changefeed blockers` tells them.", CHANGEFEED),
+    "millrace_changefeed_oldest_blocker_seconds": Measure(
+        GAUGE, "How long the oldest of them waits; 0: nothing does.", CHANGEFEED),
+    "millrace_changefeed_dispatchers": Measure(GAUGE, "Dispatchers on this capture.", CHANGEFEED),
+    "millrace_changefeed_rounds": Measure(GAUGE, "Rounds of dispatchers here that are under way.", CHANGEFEED),
+    "millrace_spark_jobs_total": Measure(COUNTER, "Jobs that Spark was given by this capture."),
+    "millrace_spark_absent_seconds": Measure(GAUGE, "How long no job could be started; 0: the last one was."),
 }
 
 METRICS: dict[str, Measure] = {**BROKER_METRICS, **CAPTURE_METRICS}

@@ -79,10 +79,6 @@ def test_C9_tables_operators_and_blockers_come_from_the_maintainer(tmp_path: Pat
         found = (await w.http[0].get(f"{PATH}/orders")).json()
         assert (found["resolved"], found["oldest_blocker"]["what"]) == ("0/7D0", "checkpoint")
         assert int(found["lag_bytes"]) > 0
-        text = (await w.http[found["maintainer"]].get("/metrics")).text
-        assert 'millrace_changefeed_working_dispatchers{changefeed="orders"} 2.0' in text
-        assert 'millrace_changefeed_resolved_lsn{changefeed="orders"} 2000.0' in text
-        assert 'millrace_changefeeds{state="normal"} 1.0' in (await w.http[w.coordinator].get("/metrics")).text
 
     run(tmp_path, story)
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable
 from itertools import count
 
 from millrace import limits
-from millrace.changefeed.dispatching.failures import feed_error, lasting, of_ours
 from millrace.changefeed.dispatching.feed_jobs import FeedJobs, Jobs
 from millrace.changefeed.dispatching.hosted import Hosted, Part
 from millrace.changefeed.dispatching.plans import Ready, planned
 from millrace.changefeed.feeds.tasks import Tasks
+from millrace.core.delivery.failures import feed_error, lasting, of_ours
 from millrace.core.delivery.rounds import Rounds
 from millrace.core.delivery.source_marks import Goal, Look
 from millrace.core.delivery.standing import Standing

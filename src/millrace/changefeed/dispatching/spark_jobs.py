@@ -8,6 +8,7 @@ and the next job tries again.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 
 from millrace.errors import ConfigError
@@ -18,9 +19,10 @@ from millrace.pipeline.session import Place, Session
 
 
 class SparkJobs:
-    def __init__(self, place: Callable[[], Place], clock: Clock) -> None:
-        self._place, self._clock = place, clock
+    def __init__(self, place: Callable[[], Place], clock: Clock, owner: str = "") -> None:
+        self._place, self._clock, self._owner = place, clock, owner
         self._session: Session | None = None
+        self._making = threading.Lock()                  # threads ask for the session, too
         self._runner: Runner | None = None
         self.why = ""                                    # no job starts; empty: the last one did
         self.since = clock.now()
@@ -29,13 +31,14 @@ class SparkJobs:
     @property
     def session(self) -> Session:
         """Not yet opened, perhaps: that is for whoever calls `spark` on it. ConfigError: nobody has named a Spark."""
-        if self._session is None:
-            self._session = Session(self._place())
-        return self._session
+        with self._making:
+            if self._session is None:
+                self._session = Session(self._place())
+            return self._session
 
     async def run(self, plans: Sequence[TaskPlan]) -> Ending:
         try:
-            runner = self._runner = self._runner or Runner(self.session)
+            runner = self._runner = self._runner or Runner(self.session, self._owner)
         except ConfigError as error:
             return self._noted(NotStarted(str(error)))
         return self._noted(await runner.run(plans))
