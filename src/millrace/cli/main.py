@@ -20,6 +20,7 @@ from millrace.cli import (
     demo,
     doctor,
     group,
+    quarantine,
     serve,
     source,
     status,
@@ -47,6 +48,7 @@ app.command(capture.app)
 app.command(source.app)
 app.command(changefeed.app)
 app.command(table.app)
+app.command(quarantine.app)
 app.command(doctor.doctor)
 app.command(demo.demo)
 app.command(bench.app)
