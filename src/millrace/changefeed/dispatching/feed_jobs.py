@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import msgspec
 
 from millrace import limits
-from millrace.changefeed.dispatching.failures import delivery_error, feed_error
 from millrace.changefeed.dispatching.hosted import Hosted
 from millrace.changefeed.dispatching.plans import Planned, Sent
+from millrace.core.delivery.failures import feed_error, of_text
 from millrace.core.delivery.losses import Losses
 from millrace.core.delivery.rounds import Job, Rounds
 from millrace.core.delivery.standing import Over, round_over
@@ -88,7 +88,7 @@ class FeedJobs:
                 return Lost(tuple(unknown(work, str(error)) for work in works), str(error), session_lost=False)
             if not isinstance(ending, NotStarted):
                 return ending
-            log.warning("no Spark for a round", feed=self._feed, why=ending.why)
+            log.debug("no Spark for a round", feed=self._feed, why=ending.why)      # whoever runs the jobs says it
             await asyncio.sleep(backoff.next_s())
             plans = [left for plan in plans if (left := self._still_wanted(plan, planned.sent)).works]
         return Returned(())
@@ -116,7 +116,7 @@ class FeedJobs:
             return
         if told and not any(one.unclaimed for one in failed):
             now_ms = int(self._ports.clock.wall() * 1000)
-            self._troubled[span] = feed_error(delivery_error(failed[0].result.error), hosted.whose, now_ms, before)
+            self._troubled[span] = feed_error(of_text(failed[0].result.error), hosted.whose, now_ms, before)
         else:
             self._troubled[span] = before
         if len(self._troubled) > limits.FEED_ERRORS_MAX:
