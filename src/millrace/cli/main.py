@@ -11,7 +11,7 @@ import cyclopts
 from cyclopts import App
 
 from millrace import __version__
-from millrace.cli import bench, broker, capture, demo, doctor, group, serve, source, status, table, topic, up
+from millrace.cli import bench, broker, capture, demo, doctor, group, prove, serve, source, status, table, topic, up
 from millrace.cli.exits import USAGE, CommandFailed, code_of
 from millrace.errors import MillraceError
 
@@ -33,6 +33,7 @@ app.command(source.app)
 app.command(table.app)
 app.command(doctor.doctor)
 app.command(demo.demo)
+app.command(prove.prove)
 app.command(bench.app)
 
 
