@@ -25,10 +25,10 @@ PORT_TRIES = 100
 
 
 class LocalCluster:
-    """`settings`: configuration overrides as `MILLRACE_SECTION__KEY`. `spark`: with a Spark Connect server."""
+    """`settings`: configuration overrides as `MILLRACE_SECTION__KEY`."""
 
-    def __init__(self, brokers: int = 3, *, captures: int = 0, spark: bool = False,
-                 settings: Mapping[str, str] | None = None, dir: str | None = None) -> None:
+    def __init__(self, brokers: int = 3, *, captures: int = 0, settings: Mapping[str, str] | None = None,
+                 dir: str | None = None, spark: bool = False) -> None:
         self.dir = tempfile.mkdtemp(prefix="millrace-", dir=dir)
         self.brokers = brokers
         self.captures = captures
