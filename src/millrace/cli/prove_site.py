@@ -152,13 +152,16 @@ def _read_all(consumer: Consumer, prefix: str) -> Told:
         if time.monotonic() > deadline:
             raise CommandFailed(f"the topics could not be read within {READ_S:g} s", TIMED_OUT)
         for message in consumer.consume(5000, timeout=0.5):
-            where = (message.topic(), message.partition())
-            if message.error() is None:
-                record = Record(message.value(), message.key(), tuple(message.headers() or ()), 0, message.offset())
-                told[where].append(understand(*where, record))
-            elif message.error().code() == KafkaError._PARTITION_EOF:
+            where, error = (str(message.topic()), int(message.partition() or 0)), message.error()
+            if error is None:
+                told[where].append(understand(*where, _record(message)))
+            elif error.code() == KafkaError._PARTITION_EOF:
                 left.discard(where)
     return told
+
+
+def _record(message: Any) -> Record:
+    return Record(message.value(), message.key(), tuple(message.headers() or ()), 0, message.offset())
 
 
 def _troubles(found: dict[str, Any]) -> str:

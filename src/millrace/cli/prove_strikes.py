@@ -47,7 +47,7 @@ def deck(rng: random.Random) -> Iterator[Stroke]:
     while True:
         for kind in rng.sample(KINDS, len(KINDS)):
             if not hows[kind]:
-                hows[kind] = rng.sample(("kill", "pause"), 2)  # type: ignore[arg-type]  # literals
+                hows[kind] = rng.sample(("kill", "pause"), 2)
             yield Stroke(kind, hows[kind].pop())
 
 
