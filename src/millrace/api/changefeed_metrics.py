@@ -42,3 +42,7 @@ def _maintained(machines: dict[str, Maintainer], now: float) -> Iterator[Metric]
     yield families("millrace_changefeed_isolated_tables", [
         ((feed,), len(machine.ddl.position.isolated)) for feed, machine in machines.items()
         if machine.ddl.position is not None])
+    blockers = {feed: machine.blockers() for feed, machine in machines.items()}
+    yield families("millrace_changefeed_blockers", [((feed,), len(found)) for feed, found in blockers.items()])
+    yield families("millrace_changefeed_oldest_blocker_seconds", [
+        ((feed,), max((now - blocker.since for blocker in found), default=0.0)) for feed, found in blockers.items()])

@@ -21,6 +21,7 @@ from millrace.cli import (
     doctor,
     group,
     prove,
+    quarantine,
     serve,
     source,
     status,
@@ -48,6 +49,7 @@ app.command(capture.app)
 app.command(source.app)
 app.command(changefeed.app)
 app.command(table.app)
+app.command(quarantine.app)
 app.command(doctor.doctor)
 app.command(demo.demo)
 app.command(prove.prove)

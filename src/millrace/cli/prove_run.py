@@ -18,8 +18,9 @@ import psycopg
 from millrace.cli.prove_check import Finding, Rows, check, counts
 from millrace.cli.prove_messages import Happened, Told
 from millrace.cli.prove_plants import plants
+from millrace.cli.prove_reading import read_messages
 from millrace.cli.prove_shop import all_rows
-from millrace.cli.prove_site import SESSION_S, ProofSite, proof_site
+from millrace.cli.prove_site import SESSION_S, SOURCE, ProofSite, proof_site
 from millrace.cli.prove_strikes import Strikes, Times, told
 from millrace.cli.prove_witness import Witness, last_lsn
 from millrace.cli.prove_writers import Writers
@@ -44,7 +45,8 @@ def run(seconds: float, seed: int, say: Say, *, strikes: bool = True, logs: str 
             facts, upto = _live(site, seconds, seed, say, strikes=strikes)
             facts["delivered_s"] = round(site.wait_delivered(upto, DELIVER_S), 1)
             say(f"everything delivered {facts['delivered_s']:.1f} s after the last change")
-            result = judge(site.messages(), witness.history(upto), all_rows(site.url), seed)
+            messages = read_messages(site.cluster.bootstrap, f"{SOURCE}.")
+            result = judge(messages, witness.history(upto), all_rows(site.url), seed)
     return {"seed": seed, "seconds": seconds, **facts, **result, "took_s": round(time.monotonic() - began, 1)}
 
 

@@ -1,6 +1,6 @@
 """Where the proof runs: a cluster with Spark and a shop's database of their own, and who is what in it.
 
-In: nothing. Out: a source and a changefeed over the shop's tables; at the end every message, read by a Kafka client.
+In: nothing. Out: a source and a changefeed over the shop's tables, and when everything is delivered.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from millrace.cli.client import path_to
 from millrace.cli.exits import TIMED_OUT, CommandFailed
 from millrace.cli.local import LocalCluster
-from millrace.cli.prove_messages import Told, understand
 from millrace.cli.prove_shop import WITHOUT_KEY, create_tables, table_names
 from millrace.cli.prove_strikes import Kind, workers_of
-from millrace.log.client import Record
 from millrace.model.tables import Lsn, lsn_text, parse_lsn
 from millrace.source.server.embedded import PostgresServer
 
@@ -35,7 +32,6 @@ SETTINGS = {
     "MILLRACE_BROKER__LEASE_S": "1.5", "MILLRACE_BROKER__SESSION_S": "2.5", "MILLRACE_BROKER__TENURE_S": "0.8",
 }
 SESSION_S = 3.0
-READ_S = 120.0
 POLL_S = 0.2
 
 
@@ -126,42 +122,6 @@ class ProofSite:
             if time.monotonic() > deadline:
                 raise CommandFailed(f"waited {timeout_s:g} s in vain for {what}: {why}", TIMED_OUT)
             time.sleep(POLL_S)
-
-    # -- read ------------------------------------------------------------------------------------------------------
-
-    def messages(self) -> Told:
-        """Everything that stands in the changefeed's topics, as an unmodified client reads it."""
-        consumer = Consumer({"bootstrap.servers": self.cluster.bootstrap, "group.id": "judge",
-                             "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 0})
-        try:
-            return _read_all(consumer, f"{SOURCE}.")
-        except KafkaException as error:
-            raise CommandFailed(f"the topics cannot be read: {error}") from None
-        finally:
-            consumer.close()
-
-
-def _read_all(consumer: Consumer, prefix: str) -> Told:
-    """To the end of every partition; fences at the end are no messages, so offsets alone do not tell."""
-    topics = {name: found for name, found in consumer.list_topics(timeout=30).topics.items() if name.startswith(prefix)}
-    told: Told = {(name, partition): [] for name, found in topics.items() for partition in found.partitions}
-    left = set(told)
-    consumer.assign([TopicPartition(*where, OFFSET_BEGINNING) for where in told])
-    deadline = time.monotonic() + READ_S
-    while left:
-        if time.monotonic() > deadline:
-            raise CommandFailed(f"the topics could not be read within {READ_S:g} s", TIMED_OUT)
-        for message in consumer.consume(5000, timeout=0.5):
-            where, error = (str(message.topic()), int(message.partition() or 0)), message.error()
-            if error is None:
-                told[where].append(understand(*where, _record(message)))
-            elif error.code() == KafkaError._PARTITION_EOF:
-                left.discard(where)
-    return told
-
-
-def _record(message: Any) -> Record:
-    return Record(message.value(), message.key(), tuple(message.headers() or ()), 0, message.offset())
 
 
 def _troubles(found: dict[str, Any]) -> str:

@@ -157,6 +157,9 @@ CAPTURE_METRICS: dict[str, Measure] = {
     "millrace_changefeed_errors_total": Measure(
         COUNTER, "Errors of dispatchers that the maintainer was told of, since it began.", CHANGEFEED),
     "millrace_changefeed_isolated_tables": Measure(GAUGE, "Tables that are left behind after an error.", CHANGEFEED),
+    "millrace_changefeed_blockers": Measure(GAUGE, "Things that wait, as `changefeed blockers` tells.", CHANGEFEED),
+    "millrace_changefeed_oldest_blocker_seconds": Measure(
+        GAUGE, "How long the oldest of them waits; 0: nothing does.", CHANGEFEED),
     "millrace_changefeed_dispatchers": Measure(GAUGE, "Dispatchers on this capture.", CHANGEFEED),
     "millrace_changefeed_rounds": Measure(GAUGE, "Rounds of dispatchers here that are under way.", CHANGEFEED),
     "millrace_spark_jobs_total": Measure(COUNTER, "Jobs that Spark was given by this capture."),
