@@ -30,11 +30,10 @@ TOMBSTONE: Message = ("tombstone", None, None)
 class Shop:
     """Writes rows, and knows which messages are due for them, key by key."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, source: Source, db: psycopg.Connection[Any]) -> None:
+        self.source, self._db = source, db
         self.rows: dict[int, dict[str, Any]] = {}
         self.due: dict[int, list[Message]] = {}
-        self._db = psycopg.connect(source.url, autocommit=True)
         self._next = 0
 
     def work(self, count: int) -> None:
@@ -116,11 +115,11 @@ def test_P5_each_change_is_in_its_topic_once_over_kills_of_every_capture(spark_s
     with (
         server_of(15) as server, database(server) as name,
         SourceWorld(settings={"MILLRACE_SPARK__REMOTE": spark_server.remote}) as world,
+        psycopg.connect(server.url(name), autocommit=True) as db,
     ):
-        with psycopg.connect(server.url(name), autocommit=True) as db:
-            db.execute(TABLE)
+        db.execute(TABLE)
         with world.source(server, name) as source:
-            shop = Shop(source)
+            shop = Shop(source, db)
             shop.work(20)
             world.cluster.ask("POST", "/api/v2/changefeeds", {
                 "id": "orders", "source": source.name, "sink": SINK, "tables": ["public.*"]}, kind="capture")

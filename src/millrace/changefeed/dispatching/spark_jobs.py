@@ -13,9 +13,12 @@ from collections.abc import Callable, Sequence
 
 from millrace.errors import ConfigError
 from millrace.model.rounds import TaskPlan
+from millrace.ops.logging import get_logger
 from millrace.ops.ports import Clock
 from millrace.pipeline.rounds import Ending, NotStarted, Runner
 from millrace.pipeline.session import Place, Session
+
+log = get_logger(__name__)
 
 
 class SparkJobs:
@@ -46,8 +49,12 @@ class SparkJobs:
     def _noted(self, ending: Ending) -> Ending:
         why = ending.why if isinstance(ending, NotStarted) else ""
         self.jobs += not why
-        if bool(why) != bool(self.why):
-            self.since = self._clock.now()
+        if bool(why) != bool(self.why):                  # many jobs wait: it is said when it begins and when it ends
+            absent_s, self.since = self._clock.now() - self.since, self._clock.now()
+            if why:
+                log.warning("no Spark: changefeeds wait", why=why)
+            else:
+                log.info("Spark is there again", absent_s=round(absent_s, 1))
         self.why = why
         return ending
 
