@@ -25,6 +25,7 @@ from millrace.model.tables import Column, Oid, TableSchema
 from millrace.sink.kafka.headers import Written, written
 from millrace.wire.changes import HEADER_KEY, BatchHeader, BatchKind, encode_header
 from millrace.wire.records import Record
+from support_data_path import without_spark
 from support_kafka import one_broker
 
 SOURCE, FEED = "shop", "orders"
@@ -135,7 +136,7 @@ async def a_log(directory: Path) -> AsyncIterator[Log]:
 
 
 def homes(log: Log) -> LogHomes:
-    return LogHomes(log.client, database_of=lambda source: "db", wall=time.time)
+    return LogHomes(log.client, database_of=lambda source: "db", shape=without_spark, wall=time.time)
 
 
 def entry(spec: ChangefeedSpec = SPEC) -> FeedEntry:
