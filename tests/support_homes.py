@@ -99,9 +99,10 @@ class Log:
         await found.load()
         return found.by_key
 
-    async def messages(self, topic: str) -> list[tuple[Written, bytes]]:
-        start, end = await self.client.ends(topic, 0)
-        records = [record for page in [p async for p in self.client.read(topic, 0, start, end)] for record in page]
+    async def messages(self, topic: str, partition: int = 0) -> list[tuple[Written, bytes]]:
+        start, end = await self.client.ends(topic, partition)
+        pages = [page async for page in self.client.read(topic, partition, start, end)]
+        records = [record for page in pages for record in page]
         told = [(written(record.headers), bytes(record.value or b"")) for record in records]
         return [(one, value) for one, value in told if one is not None]
 
