@@ -137,7 +137,10 @@ async def a_log(directory: Path) -> AsyncIterator[Log]:
 
 
 def homes(log: Log) -> LogHomes:
-    return LogHomes(log.client, database_of=lambda source: "db", shape=without_spark, wall=time.time)
+    async def database_of(source: str) -> str:
+        return "db"
+
+    return LogHomes(log.client, database_of=database_of, shape=without_spark, wall=time.time)
 
 
 def entry(spec: ChangefeedSpec = SPEC) -> FeedEntry:

@@ -238,3 +238,13 @@ ASKED_JOBS_MAX = 4                 # jobs of tables with expressions at a time: 
 HEARD_AHEAD = 2                    # portions that Spark has judged and nobody has encoded yet: up to 4 MiB each
 CULPRITS_MAX = 16                  # rows of one plan that break an expression; with more the expression is wrong
 CULPRITS_S = 60.0                  # of one search for them: a trial is a job of a tenth of a second, or of some seconds
+
+# -- changefeeds on a capture --------------------------------------------------------------------------------------
+PASSED_LOOK_MIN_S = 0.02           # between two looks at a ddl position while somebody waits at a barrier, doubled
+PASSED_LOOK_MAX_S = 1.0            # ... up to this: a barrier may wait for hours behind an isolated table
+CHANGEFEEDS_STOP_S = 3.0           # of each part: all of them fit into what a supervisor gives a process
+
+# -- what people ask about changefeeds -----------------------------------------------------------------------------
+QUARANTINE_ANSWER_S = 20.0         # for reading a quarantine: below what a command waits for its answer
+QUARANTINE_SETTLE_MAX = 1_000      # rows dropped by one append
+SOURCE_TABLES_S = 20.0             # for a source's tables: a `progress` of a million records is read in less

@@ -63,8 +63,9 @@ Ending = Returned | Lost | NotStarted
 
 
 class Runner:
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, owner: str = "") -> None:
+        """`owner`: of its jobs, where several share a session: nobody cancels those of another."""
+        self._session, self._tag = session, f"millrace-{owner}" if owner else "millrace"
         self._warm: SparkSession | None = None     # the session that has brought a job back
         self._trials: Trials | None = None
         self._asking = asyncio.Semaphore(limits.ASKED_JOBS_MAX)
@@ -94,8 +95,10 @@ class Runner:
             spark = await self._in_thread(limits.SPARK_OPEN_S, self._session.spark)
         except (Unreachable, TimeoutError) as error:
             return NotStarted(first_line(error))
-        tag = f"millrace-{plans[0].changefeed}-{plans[0].job}"
+        tag = f"{self._tag}-{plans[0].changefeed}-{plans[0].job}"
         fused, *asking = _jobs(plans)
+        if asking and self._trials is None:
+            self._trials = await self._in_thread(limits.SPARK_OPEN_S, _trials)
         works = [self._asked(spark, some, f"{tag}-{n}") for n, some in enumerate(asking)]
         if fused:
             works.append(self._job(spark, fused, tag))
@@ -113,9 +116,8 @@ class Runner:
             return await self._job(spark, plans, tag)
 
     def _ready(self, spark: SparkSession, plans: Sequence[TaskPlan], tag: str) -> list[TaskPlan]:
-        from millrace.pipeline.trials import Trials
-
-        trials = self._trials = self._trials or Trials()
+        trials = self._trials
+        assert trials is not None
         with self._session.described(spark, tag, f"{plans[0].changefeed}: rows that break an expression"):
             return [trials.ready(spark, plan) for plan in plans]
 
@@ -198,6 +200,12 @@ def _returned(plans: Sequence[TaskPlan], table: pa.Table) -> Returned:
     results = tuple(decode_result(one) for one in table.column("result").to_pylist())
     assert len(results) == sum(len(plan.works) for plan in plans), "a task answers for each of its works"
     return Returned(results)
+
+
+def _trials() -> Trials:
+    from millrace.pipeline.trials import Trials  # with pyspark: not loaded before it is needed
+
+    return Trials()
 
 
 def _jobs(plans: Sequence[TaskPlan]) -> list[list[TaskPlan]]:

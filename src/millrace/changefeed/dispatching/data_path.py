@@ -108,6 +108,10 @@ class DataPath:
         if feed in self._feeds:
             self._feeds[feed].wake()
 
+    def is_barred(self, feed: str, position: DdlPosition) -> bool:
+        """Whether a dispatcher of it here waits for the ddl position to move beyond this one."""
+        return feed in self._feeds and self._feeds[feed].is_barred(position)
+
     async def close(self) -> None:
         """Rounds under way are given up: whoever takes over fences them."""
         await asyncio.gather(*(feed.close() for feed in self._feeds.values()))

@@ -61,6 +61,11 @@ class FeedRounds:
         if not {hosted.work.span.table for hosted in self._hosted.values()}.isdisjoint(tables):
             self.wake()
 
+    def is_barred(self, position: DdlPosition) -> bool:
+        """Somebody here stands, or will stand, before a change that has not passed by this position [C7]."""
+        tables = {(hosted.work.span.table, hosted.progress) for hosted in self._hosted.values()}
+        return any(progress.marks.is_barred(table.oid, position.of(table)) for table, progress in tables)
+
     @property
     def under_way(self) -> int:
         return self._jobs.under_way

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from uuid import UUID
 
 from millrace.changefeed.feeds.ports import FeedHome
@@ -17,7 +18,7 @@ from millrace.core.feeds.ddl_home import named
 from millrace.core.feeds.feeds import FeedEntry
 from millrace.core.feeds.source_story import SourceStory
 from millrace.core.sources.registry import table_topic
-from millrace.errors import PositionMissing, Superseded, UnknownSource
+from millrace.errors import PositionMissing, Superseded, UnknownSource, UnknownTopicOrPartition
 from millrace.log.client import LogClient
 from millrace.log.client.metadata import TopicInfo
 from millrace.log.client.positions import PositionClient
@@ -33,15 +34,15 @@ class LogHomes:
     table (pipeline.rounds.Runner.shape): schema changes describe tables as their rows are."""
 
     def __init__(
-        self, client: LogClient, *, database_of: Callable[[str], str], shape: Shape,
+        self, client: LogClient, *, database_of: Callable[[str], Awaitable[str]], shape: Shape,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._client, self._database_of, self._shape, self._wall = client, database_of, shape, wall
 
     async def open(self, entry: FeedEntry) -> FeedHome:
         spec = entry.spec
-        return await open_home(
-            self._client, spec, database=self._database_of(spec.source), shape=self._shape, wall=self._wall)
+        database = await self._database_of(spec.source)
+        return await open_home(self._client, spec, database=database, shape=self._shape, wall=self._wall)
 
     async def remove(self, spec: ChangefeedSpec, epoch: int) -> None:
         """Superseded: somebody works under a greater epoch."""
@@ -57,6 +58,8 @@ class LogHomes:
             raise Superseded(f"changefeed {spec.id}: a position carries an epoch above {epoch}")
         for key in list(stored.by_key):
             await positions.forget(key, epoch)
+        with contextlib.suppress(UnknownTopicOrPartition):
+            await self._client.delete_topic(quarantine_topic(spec.id))
 
     async def _topics(
         self, spec: ChangefeedSpec, stored: Mapping[PositionKey, StoredPosition]

@@ -176,6 +176,10 @@ class Marks:
             first += 1
         return [version.table for version in known[first:]]
 
+    def is_barred(self, oid: Oid, passed: int) -> bool:
+        """A change of it has not passed, and rows stand behind it."""
+        return self.resolved is not None and self._barrier(oid, passed) is not None
+
     def _barrier(self, oid: Oid, passed: int) -> Marker | None:
         """The first change that has not passed and stands before the last mark."""
         assert self.resolved is not None
