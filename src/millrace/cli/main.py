@@ -20,6 +20,7 @@ from millrace.cli import (
     demo,
     doctor,
     group,
+    prove,
     quarantine,
     serve,
     source,
@@ -51,6 +52,7 @@ app.command(table.app)
 app.command(quarantine.app)
 app.command(doctor.doctor)
 app.command(demo.demo)
+app.command(prove.prove)
 app.command(bench.app)
 
 
