@@ -240,5 +240,6 @@ CHANGEFEEDS_STOP_S = 3.0           # of each part: all of them fit into what a s
 
 # -- what people ask about changefeeds -----------------------------------------------------------------------------
 QUARANTINE_ANSWER_S = 20.0         # for reading a quarantine: below what a command waits for its answer
+REPLAY_S = 40.0                    # for one row: what stands behind it in its partition is looked through
 QUARANTINE_SETTLE_MAX = 1_000      # rows dropped by one append
 SOURCE_TABLES_S = 20.0             # for a source's tables: a `progress` of a million records is read in less

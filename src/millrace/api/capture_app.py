@@ -36,6 +36,7 @@ CAPTURE_ROUTES = [
     Route("/api/v2/changefeeds/{name}/quarantine", quarantine.list_rows),
     Route("/api/v2/changefeeds/{name}/quarantine", quarantine.drop_rows, methods=["DELETE"]),
     Route("/api/v2/changefeeds/{name}/quarantine/{row}", quarantine.get_row),
+    Route("/api/v2/changefeeds/{name}/quarantine/{row}/replay", quarantine.replay_row, methods=["POST"]),
     Route("/api/v2/maintainers", maintainers.list_maintainers),
     Route("/api/v2/maintainers/{name}", maintainers.get_maintainer),
 ]

@@ -1,25 +1,31 @@
-"""Quarantine routes: rows of a changefeed that could not be written: list, show, drop [P9]. The coordinator answers.
+"""Quarantine routes: rows of a changefeed that could not be written: list, show, replay, drop [P9].
 
-Out: table, key, position and reason of each row; its values where they are kept. Promise: dropped is durable when it is
-answered, and all rows that were named are dropped or none.
+In: requests; the coordinator answers. Out: table, key, position and reason of each row; its values where they are kept.
+Promise: replayed or dropped is durable when it is answered; all rows that were named are dropped or none.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pyarrow as pa
 from starlette.responses import Response
 
+from millrace import limits
 from millrace.api.changefeed_checks import read_tables
 from millrace.api.changefeeds import Desk, at_desk
 from millrace.api.problems import Json
+from millrace.changefeed.changefeeds import database_name
 from millrace.changefeed.quarantine import Quarantine, Standing
+from millrace.changefeed.replay import Replay, fresh_epoch
 from millrace.core.sources.table_history import Tables
-from millrace.errors import InvalidRequest, UnknownQuarantinedRow
+from millrace.errors import InvalidRequest, RowRefused, TimedOut, UnknownQuarantinedRow
 from millrace.model.tables import TableSchema, lsn_text
 from millrace.wire.pg.types import AFTER, BEFORE, arrow_schema
 
+TOO_LARGE = "it is too large to be kept twice: the source topic has it"
+NO_SCHEMA = "its schema version is not known"
 OPS = ("insert", "update", "delete")
 
 
@@ -35,10 +41,10 @@ async def list_rows(desk: Desk) -> Response:
 async def get_row(desk: Desk) -> Response:
     """One of them with its values."""
     found = await _of(desk).row(_number(desk.request.path_params["row"]))
-    change, why = None, "it is too large to be kept twice: the source topic has it"
+    change, why = None, TOO_LARGE
     if found.row.change is not None:
         schema = _schema(await read_tables(desk.capture.client, desk.state.entry(desk.name).spec.source), found)
-        change, why = (_change(found, schema), "") if schema is not None else (None, "its schema version is not known")
+        change, why = (_change(found, schema), "") if schema is not None else (None, NO_SCHEMA)
     return Json({**_row(found), "change": change, "why": why})
 
 
@@ -54,6 +60,30 @@ async def drop_rows(desk: Desk) -> Response:
             raise InvalidRequest("rows: name them, as ?rows=12,15, or say ?rows=all")
     await quarantine.drop(wanted, wall_ms=int(desk.capture.ports.clock.wall() * 1000))
     return Json({"changefeed": desk.name, "dropped": [str(row) for row in wanted]})
+
+
+@at_desk
+async def replay_row(desk: Desk) -> Response:
+    """Write one to its target now, once; the changefeed must be paused or failed, so that order is kept."""
+    capture, spec = desk.capture, desk.state.entry(desk.name).spec
+    found = await _of(desk).row(_number(desk.request.path_params["row"]))
+    if found.row.change is None:
+        raise RowRefused(TOO_LARGE)
+    schemas = {schema.id: schema for versions in (await read_tables(capture.client, spec.source)).versions.values()
+               for schema in versions.values()}
+    if found.row.schema_id not in schemas:
+        raise RowRefused(NO_SCHEMA)
+    database = database_name(desk.reign.state.entry(spec.source).spec.url)
+    assert capture.feeds is not None, "it is in office"
+    try:
+        async with asyncio.timeout(limits.REPLAY_S):
+            epoch = await fresh_epoch(capture.feeds, desk.host, desk.name)
+            at = await Replay(capture.client, spec, found, schemas, database=database, epoch=epoch).run(
+                wall_ms=int(capture.ports.clock.wall() * 1000))
+    except TimeoutError:
+        raise TimedOut(f"not replayed in {limits.REPLAY_S:g} s; ask again: it will not be written twice") from None
+    return Json({"changefeed": desk.name, "row": str(found.offset), "topic": at.topic, "partition": at.partition,
+                 "offset": str(at.offset)})
 
 
 def _of(desk: Desk) -> Quarantine:

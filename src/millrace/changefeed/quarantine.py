@@ -2,7 +2,7 @@
 
     __millrace.quarantine.<changefeed> ─▶ rows (header `millrace`) minus those that a later record settles
 
-In: the log. Out: rows that stand there, one with its change, rows dropped. Promises: a row is dropped durably before
+In: the log. Out: rows that stand there, one with its change, rows settled. Promises: a row is settled durably before
 that is answered, and stays so; dispatchers' scans do not see our records, which carry no header of theirs.
 """
 
@@ -33,13 +33,15 @@ PARTITION = 0
 
 
 class Standing(NamedTuple):
-    """`offset`: of its record in the quarantine, which names it. `row.change` only where one row was asked for."""
+    """`offset`: of its record in the quarantine, which names it. `row.change` only where one row was asked for.
+    `tried`: replays that were begun and not ended."""
 
     offset: int
     row: Quarantined
     written: Written
     key: bytes | None
     wall_ms: int
+    tried: tuple[Settled, ...] = ()
 
 
 class Quarantine:
@@ -57,19 +59,20 @@ class Quarantine:
                         found[standing.offset] = standing._replace(
                             row=msgspec.structs.replace(standing.row, change=None))
                     else:
-                        found.pop(decode_settled(bytes(record.value or b"")).offset, None)
+                        _settle(found, decode_settled(bytes(record.value or b"")))
         return list(found.values())
 
     async def row(self, offset: int) -> Standing:
         """With its change."""
-        if offset not in {standing.offset for standing in await self.rows()}:
+        known = {standing.offset: standing for standing in await self.rows()}
+        if offset not in known:
             raise UnknownQuarantinedRow(f"no row {offset} stands in the quarantine of {self._feed!r}")
         async with _patience(self._topic):
             async for page in self._client.read(self._topic, PARTITION, offset, offset + 1):
                 for record in page:
                     standing = _standing(record)
                     if standing is not None and record.offset == offset:
-                        return standing
+                        return standing._replace(tried=known[offset].tried)
         raise UnknownQuarantinedRow(f"no row {offset} stands in the quarantine of {self._feed!r}")
 
     async def drop(self, offsets: Sequence[int], *, wall_ms: int) -> None:
@@ -79,7 +82,9 @@ class Quarantine:
         if missing:
             raise UnknownQuarantinedRow(
                 f"no row {', '.join(map(str, missing))} stands in the quarantine of {self._feed!r}")
-        settled = [Settled(offset=offset, how="dropped", wall_ms=wall_ms) for offset in offsets]
+        await self.settle([Settled(offset=offset, how="dropped", wall_ms=wall_ms) for offset in offsets])
+
+    async def settle(self, settled: Sequence[Settled]) -> None:
         async with _patience(self._topic):
             for at in range(0, len(settled), limits.QUARANTINE_SETTLE_MAX):
                 part = settled[at:at + limits.QUARANTINE_SETTLE_MAX]
@@ -93,6 +98,14 @@ class Quarantine:
         start, end = await self._client.ends(self._topic, PARTITION)
         async for page in self._client.read(self._topic, PARTITION, start, end):
             yield page
+
+
+def _settle(found: dict[int, Standing], settled: Settled) -> None:
+    if settled.how != "replaying":
+        found.pop(settled.offset, None)
+    elif settled.offset in found:
+        standing = found[settled.offset]
+        found[settled.offset] = standing._replace(tried=(*standing.tried, settled))
 
 
 def _standing(record: Record) -> Standing | None:

@@ -1,4 +1,4 @@
-"""`millrace quarantine list|show|drop`: rows of a changefeed that could not be written, over the API of a capture."""
+"""`millrace quarantine list|show|replay|drop`: rows that could not be written, over the API of a capture [P9]."""
 
 from __future__ import annotations
 
@@ -57,6 +57,29 @@ def show_(changefeed: str, row: str, *, dir: str = ".millrace", output: Output =
     """
     found = Api.of(dir, "capture").ask("GET", f"{path_of(changefeed)}/quarantine/{quote(row, safe='')}")
     show(found, output, table_of(("", ""), _facts(found)))
+
+
+@app.command
+def replay(changefeed: str, *rows: str, dir: str = ".millrace") -> None:
+    """Write rows to their targets now, each once; the changefeed must be paused, so that order is kept.
+
+    Parameters
+    ----------
+    changefeed
+        The changefeed.
+    rows
+        Their numbers, as `quarantine list` shows them.
+    dir
+        Directory of the cluster.
+    """
+    path = path_of(changefeed)
+    if not rows:
+        raise CommandFailed("replay: name the rows; see: millrace quarantine list", USAGE)
+    api = Api.of(dir, "capture")
+    for row in rows:
+        at = api.ask("POST", f"{path}/quarantine/{quote(row, safe='')}/replay", timeout_s=60.0)
+        console().print(f"replayed {row}: {at['topic']}, partition {at['partition']}, offset {at['offset']}",
+                        soft_wrap=True, markup=False)
 
 
 @app.command

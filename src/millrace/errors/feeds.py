@@ -22,6 +22,13 @@ class UnknownQuarantinedRow(UserError):
     http_status = 404
 
 
+class RowOutdated(UserError):
+    """A row of the quarantine whose key was changed since: to write it now would undo that."""
+
+    code = "row_outdated"
+    http_status = 409
+
+
 class QuarantineNotEmpty(UserError):
     """What would be removed has rows in quarantine that nobody has settled."""
 

@@ -38,11 +38,15 @@ class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the row at `offset` of the quarantine topic: nobody is asked about it any more."""
+    """What became of the row at `offset` of the quarantine topic. `replaying`: it is about to be written to `topic`,
+    whose partitions ended at `ends` before; whether it was is to be looked for there. The others: nobody is asked about
+    it any more."""
 
     offset: int
-    how: Literal["dropped"]
+    how: Literal["dropped", "replaying", "replayed"]
     wall_ms: int
+    topic: str = ""
+    ends: tuple[int, ...] = ()
 
 
 _settled: msgspec.msgpack.Decoder[Settled] = msgspec.msgpack.Decoder(Settled)

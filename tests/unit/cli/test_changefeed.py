@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ import pyarrow as pa
 import pytest
 import structlog
 
+from millrace.changefeed.quarantine import Quarantine
 from millrace.cli.main import run as run_command
-from millrace.log.client import LogClient
+from millrace.core.sources.registry import table_topic
+from millrace.errors import Unreachable
 from millrace.model.positions import Point
-from millrace.model.quarantine import Quarantined, encode_quarantined, quarantine_topic
+from millrace.model.quarantine import Quarantined, Settled, encode_quarantined, quarantine_topic
 from millrace.sink.kafka.headers import NAME, Provenance, value_of
-from millrace.wire.changes import encode_rows
+from millrace.wire.changes import HEADER_KEY, BatchHeader, BatchKind, encode_header, encode_rows
 from millrace.wire.pg.types import AFTER, arrow_schema
 from millrace.wire.records import Record
 from support_faces import ORDERS, Faces, run
@@ -113,14 +115,19 @@ def test_A2_wrong_use_is_one_line_and_code_2(arguments: list[str], capsys: pytes
     assert "geheim" not in err
 
 
-async def put_aside(client: LogClient, n: int) -> None:
-    """As a mover does with a row that cannot be written."""
-    row_ = {"op": 0, "lsn": 900, "commit_lsn": 900 + n, "commit_ts": 0, "xid": 1, "seq": 0, AFTER + "id": n,
-            AFTER + "note": "too long", AFTER + "total": "7"}
-    batch = pa.RecordBatch.from_pylist([row_], schema=arrow_schema(ORDERS, before=False))
+def change(n: int, lsn: int) -> bytes:
+    """An insert of row `n`, as the log has it."""
+    row = {"op": 0, "lsn": lsn, "commit_lsn": lsn, "commit_ts": 0, "xid": 1, "seq": 0, AFTER + "id": n,
+           AFTER + "note": "too long", AFTER + "total": "7"}
+    return encode_rows(pa.RecordBatch.from_pylist([row], schema=arrow_schema(ORDERS, before=False)))
+
+
+async def put_aside(w: Faces, n: int, offset: int = 0) -> None:
+    """As a mover does with a row that cannot be written. `offset`: of its record in the source topic."""
+    client = w.log.client
     row = Quarantined(table=ORDERS.full_name, schema_id=ORDERS.id, before=False, commit_lsn=900 + n, seq=0,
-                      reason=f"too_large: {n} bytes", change=encode_rows(batch))
-    header = value_of(Provenance(bytes(16), 0, 77, 3), Point(n, 0))
+                      reason=f"too_large: {n} bytes", change=change(n, 900 + n))
+    header = value_of(Provenance(w.log.ids[ORDERS.oid].bytes, 0, 77, 3), Point(offset, 0))
     record = Record(encode_quarantined(row), b'{"id":%d}' % n, ((NAME, header),))
     await client.append(quarantine_topic("orders"), 0, [record])
 
@@ -132,7 +139,7 @@ def test_P9_rows_in_quarantine_are_listed_shown_and_dropped(tmp_path: Path, caps
         assert (await millrace.json("quarantine", "list", "orders"))["total"] == 0
         await client.create_topic(quarantine_topic("orders"), partitions=1)
         for n in (1, 2, 3):
-            await put_aside(client, n)
+            await put_aside(w, n)
         listed = (await millrace.json("quarantine", "list", "orders"))["items"]
         assert [(r["table"], r["key"], r["reason"]) for r in listed] == [
             ("public.orders", f'{{"id":{n}}}', f"too_large: {n} bytes") for n in (1, 2, 3)]
@@ -150,5 +157,62 @@ def test_P9_rows_in_quarantine_are_listed_shown_and_dropped(tmp_path: Path, caps
         assert "1 rows" in await millrace("quarantine", "drop", "orders", "--all")
         assert "removed" in await millrace("changefeed", "remove", "orders", "--wait")
         assert quarantine_topic("orders") not in await client.topics("__millrace.")
+
+    run(tmp_path, story)
+
+
+async def write_rows(w: Faces, *rows: int) -> None:
+    """One record each in the topic of its table, as a reader writes them; marked, and moved over."""
+    for n in rows:
+        header = BatchHeader(kind=BatchKind.ROWS, schema_id=ORDERS.id.bytes, generation=1, epoch=1, first_lsn=900 + n,
+                             first_seq=0, last_lsn=900 + n, last_seq=0, rows=1)
+        record = Record(change(n, 900 + n), None, ((HEADER_KEY, encode_header(header)),))
+        await w.log.client.append(table_topic("shop", ORDERS.oid), 0, [record])
+    await w.log.move(ORDERS.oid, 0, len(rows), resolved=1000)
+
+
+async def messages(w: Faces) -> list[Any]:
+    return [json.loads(value) for _, value in await w.log.messages("shop.public.orders")]
+
+
+def test_P9_a_row_is_replayed_once_and_only_while_it_is_the_last_of_its_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(w: Faces) -> None:
+        millrace, client = Commands(w, tmp_path / "cluster", capsys), w.log.client
+        await millrace(*CREATE, "--wait")
+        await write_rows(w, 1, 2, 1)                     # the first row 1 was changed again
+        await client.create_topic(quarantine_topic("orders"), partitions=1)
+        await client.create_topic("shop.public.orders", partitions=1)
+        await put_aside(w, 1, 0)
+        await put_aside(w, 2, 1)
+        first, second = [r["row"] for r in (await millrace.json("quarantine", "list", "orders"))["items"]]
+        assert "pause it" in await millrace("quarantine", "replay", "orders", second, code=4)
+        await millrace("changefeed", "pause", "orders")
+        assert "later change of the same key" in await millrace("quarantine", "replay", "orders", first, code=4)
+
+        settle = Quarantine.settle
+
+        async def dies(self: Quarantine, settled: Sequence[Settled]) -> None:
+            if settled[0].how == "replayed":
+                raise Unreachable("it died here")
+            await settle(self, settled)
+
+        monkeypatch.setattr(Quarantine, "settle", dies)
+        await millrace("quarantine", "replay", "orders", second, code=6)
+        monkeypatch.setattr(Quarantine, "settle", settle)
+        assert [m["id"] for m in await messages(w)] == [2]
+        said = await millrace("quarantine", "replay", "orders", second)
+        assert said.startswith(f"replayed {second}: shop.public.orders, partition 0")
+        assert [m["id"] for m in await messages(w)] == [2]
+        assert [r["row"] for r in (await millrace.json("quarantine", "list", "orders"))["items"]] == [first]
+        await millrace("quarantine", "replay", "orders", second, code=3)
+
+        before = (await w.log.stored())[w.log.key(ORDERS.oid)]
+        assert before.closed
+        assert "moves 2 tables" in await millrace("changefeed", "resume", "orders", "--wait")
+        after = (await w.log.stored())[w.log.key(ORDERS.oid)]
+        assert (after.closed, after.at) == (False, before.at)
+        assert after.epoch > before.epoch
 
     run(tmp_path, story)
