@@ -19,17 +19,17 @@ from millrace.changefeed.dispatching.feed_rounds import FeedRounds
 from millrace.changefeed.dispatching.hosted import Hosted, Part
 from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.feeds.ports import DispatchingReport, Rounds, Work
+from millrace.changefeed.shapes import Shapes
 from millrace.core.delivery.failures import Whose, feed_error, of_ours
 from millrace.core.delivery.takeover_asks import Why
 from millrace.core.sources.registry import table_topic
-from millrace.errors import InvalidRequest, MillraceError, Refused, UserError
+from millrace.errors import MillraceError, Refused, UserError
 from millrace.log.client import LogClient
 from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, FeedError
 from millrace.model.spans import Dispatcher, TableId
 from millrace.model.tables import Oid
 from millrace.ops.ports import Ports
 from millrace.pipeline.kafka.setup import Setup
-from millrace.sink.uri import KafkaSink, parse_sink
 
 Key = tuple[str, Dispatcher]
 
@@ -125,15 +125,16 @@ class DataPath:
         await progress.ready()
         topic = table_topic(table.source, table.oid)
         topic_id = (await self._client.topic(topic)).id
-        setup = Setup(bootstrap=self._bootstrap, sink=spec.sink, source=table.source, database=database)
+        setup = Setup(bootstrap=self._bootstrap, sink=spec.sink, source=table.source, database=database,
+                      settings=spec.settings)
         hosted = Hosted(work, rounds, whose, progress, setup, (topic_id, topic))
         try:
-            sink = _sink_of(spec)
+            shapes = Shapes(spec, self._jobs.shape)
         except UserError as error:
             hosted.refused = self._error(error, whose)
             return hosted
         hosted.parts = tuple(
-            Part(self._client, progress, sink, work=work, topic_id=topic_id, partition=partition)
+            Part(self._client, progress, shapes, work=work, topic_id=topic_id, partition=partition)
             for partition in work.span.partitions)
         return hosted
 
@@ -156,9 +157,3 @@ class DataPath:
                 feed, self._jobs, self._ports, cores=self._cores, deadline_s=self._deadline_s,
                 passed=partial(self._passed, feed))
         return self._feeds[feed]
-
-
-def _sink_of(spec: ChangefeedSpec) -> KafkaSink:
-    if spec.settings:
-        raise InvalidRequest(f"{spec.id}: filters, projections and routes of single tables are not moved yet")
-    return parse_sink(spec.sink)

@@ -17,6 +17,7 @@ from millrace import limits
 from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.dispatching.targets import LogTargets
 from millrace.changefeed.feeds.ports import Rounds, Work
+from millrace.changefeed.shapes import Shapes
 from millrace.core.delivery.failures import Whose
 from millrace.core.delivery.source_marks import Goal, Look, next_step
 from millrace.core.delivery.standing import Stands, stands
@@ -33,21 +34,20 @@ from millrace.model.writes import WriteResult
 from millrace.pipeline.kafka.home import LogHome
 from millrace.pipeline.kafka.setup import Setup
 from millrace.pipeline.kafka.takeover import Taker
-from millrace.sink.uri import KafkaSink
 
 
 class Part:
     """One source partition."""
 
     def __init__(
-        self, client: LogClient, progress: SourceProgress, sink: KafkaSink, *, work: Work, topic_id: UUID,
+        self, client: LogClient, progress: SourceProgress, shapes: Shapes, *, work: Work, topic_id: UUID,
         partition: int,
     ) -> None:
         table = work.span.table
         self.table_partition = TablePartition(table, partition)
         self.machine = Takeover(PositionKey(work.feed, topic_id, partition), work.dispatcher.epoch)
         self._client, self._progress, self._step = client, progress, limits.ROUND_OFFSETS_FIRST
-        self.lister = LogTargets(client, feed=work.feed, source=table.source, sink=sink, tables=self.versions)
+        self.lister = LogTargets(client, feed=work.feed, source=table.source, shapes=shapes, tables=self.versions)
         self.taker = Taker(self.machine, client, LogHome(client), self.lister)
 
     def versions(self) -> list[TableSchema]:
