@@ -232,3 +232,6 @@ HOME_LOOK_BYTES = 4 * KIB          # of a look at one record: of a larger batch 
 HOME_LOOKS_MAX = 500               # partitions in one look for markers
 HOME_WAIT_S = 0.5                  # of a long poll for marks and positions: a life that ends waits no longer
 HOME_LOOK_S = 0.05                 # between two looks for a marker that is not there yet
+
+# -- copies through changefeeds ------------------------------------------------------------------------------------
+COPY_NUMBER_BITS = 24              # records of one chunk in one partition: sixteen million of a mebibyte each
