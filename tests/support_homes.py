@@ -135,7 +135,10 @@ async def a_log(directory: Path) -> AsyncIterator[Log]:
 
 
 def homes(log: Log) -> LogHomes:
-    return LogHomes(log.client, database_of=lambda source: "db", wall=time.time)
+    async def database_of(source: str) -> str:
+        return "db"
+
+    return LogHomes(log.client, database_of=database_of, wall=time.time)
 
 
 def entry(spec: ChangefeedSpec = SPEC) -> FeedEntry:

@@ -233,5 +233,10 @@ HOME_LOOKS_MAX = 500               # partitions in one look for markers
 HOME_WAIT_S = 0.5                  # of a long poll for marks and positions: a life that ends waits no longer
 HOME_LOOK_S = 0.05                 # between two looks for a marker that is not there yet
 
+# -- changefeeds on a capture --------------------------------------------------------------------------------------
+PASSED_LOOK_MIN_S = 0.02           # between two looks at a ddl position while somebody waits at a barrier, doubled
+PASSED_LOOK_MAX_S = 1.0            # ... up to this: a barrier may wait for hours behind an isolated table
+CHANGEFEEDS_STOP_S = 3.0           # of each part: all of them fit into what a supervisor gives a process
+
 # -- copies through changefeeds ------------------------------------------------------------------------------------
 COPY_NUMBER_BITS = 24              # records of one chunk in one partition: sixteen million of a mebibyte each

@@ -1,7 +1,7 @@
 """The composition root: processes out of rooms.
 
     ports ─▶ store ─▶ Broker (log directory, links, controller candidate) ─▶ KafkaServer
-    ports ─▶ store ─▶ Capture (lease, coordinator candidate, readers of sources over the log's client)
+    ports ─▶ store ─▶ Capture (lease, links, changefeeds, coordinator candidate, readers of sources)
                          └──▶ HTTP, up first: a process that still starts answers /livez and says why it is not ready
 
 In: a checked configuration. Out: a running process that ends on SIGTERM or SIGINT, cleanly and in bounded time.
@@ -31,7 +31,8 @@ from millrace.ops.real import boot_of, read_boot_id, real_ports
 from millrace.store import open_store
 
 if TYPE_CHECKING:
-    from millrace.changefeed.capture import CaptureSettings
+    from millrace.changefeed.capture import Capture, CaptureSettings
+    from millrace.changefeed.changefeeds import ChangefeedSettings
 
 log = get_logger(__name__)
 
@@ -117,7 +118,7 @@ async def serve_capture(config: Config, capture_id: int) -> None:
     http = HttpServer(capture_app.build(capture))
     try:
         await _http(http, "capture.http_port", config.capture.host, config.capture.http_port)
-        await capture.start()
+        await _capture_started(capture, config)
         await stop.wait()
     finally:
         await capture.stop()
@@ -125,6 +126,15 @@ async def serve_capture(config: Config, capture_id: int) -> None:
         await store.close()
     if capture.failed is not None:
         raise capture.failed
+
+
+async def _capture_started(capture: Capture, config: Config) -> None:
+    try:
+        await capture.start()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise port_error("capture.link_port", config.capture.host, config.capture_link_port, error) from error
 
 
 def capture_settings(config: Config, capture_id: int) -> CaptureSettings:
@@ -140,6 +150,24 @@ def capture_settings(config: Config, capture_id: int) -> CaptureSettings:
         tenure_s=capture.tenure_s,
         clock_drift_max=config.broker.clock_drift_max,
         copy_processes=capture.copy_processes or max(1, (os.cpu_count() or 1) // 2),
+        link=f"{config.capture_host}:{config.capture_link_port}",
+        changefeeds=changefeed_settings(config, capture_id),
+    )
+
+
+def changefeed_settings(config: Config, capture_id: int) -> ChangefeedSettings:
+    from millrace.changefeed.changefeeds import ChangefeedSettings
+    from millrace.pipeline.driver import place_of
+
+    assert config.cluster.id is not None, "preflight was not made"
+    return ChangefeedSettings(
+        cluster_id=config.cluster.id,
+        bootstrap=config.bootstrap,
+        session_s=config.capture.session_s,
+        link_host=config.capture.host,
+        link_port=config.capture_link_port,
+        spark=lambda: place_of(config, os.path.join(config.cluster.dir, f"capture-{capture_id}", "spark")),
+        spark_cores=config.spark.cores or os.cpu_count() or 1,
     )
 
 

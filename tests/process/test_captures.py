@@ -96,7 +96,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with server_of(15) as server:
         made = Site(tmp_path_factory.mktemp("captures") / "cluster", server, kafka, http)
         made.millrace("up", "--brokers", "1", "--captures", "2", "--kafka-port", str(kafka), "--http-port",
-                      str(http), "--detach")
+                      str(http), "--detach", "--no-spark")
         try:
             yield made
         finally:
@@ -190,7 +190,7 @@ def test_C1_a_paused_capture_does_no_harm_when_it_wakes(site: Site, shop: str) -
 def test_C1_sources_are_read_on_after_a_stop_of_everything(tmp_path: Path, site: Site, shop: str) -> None:
     kafka, http = up_ports(brokers=1, captures=1)
     own = Site(tmp_path / "cluster", site.server, kafka, http)
-    up = ("up", "--brokers", "1", "--captures", "1", "--detach", "--kafka-port", str(kafka),
+    up = ("up", "--brokers", "1", "--captures", "1", "--detach", "--no-spark", "--kafka-port", str(kafka),
           "--http-port", str(http))
     own.millrace(*up)
     try:

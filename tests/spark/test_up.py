@@ -100,8 +100,8 @@ def test_P8_without_java_everything_else_starts_and_it_is_said(tmp_path: Path) -
         up.millrace("down")
 
 
-def test_P8_spark_comes_only_where_it_was_asked_for(up: Up) -> None:
-    assert "Spark" not in up.up()
+def test_P8_no_spark_is_remembered(up: Up) -> None:
+    assert "Spark" not in up.up("--no-spark")
     assert up.status()["spark"] is None
     up.millrace("down")
     up.millrace("up", "--detach")

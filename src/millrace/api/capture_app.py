@@ -1,4 +1,4 @@
-"""HTTP on a capture: health, metrics, and sources, which the coordinator answers whichever capture was asked [A1, A4].
+"""HTTP on a capture: health, metrics, sources and changefeeds. The coordinator answers, whoever was asked [A1, A4].
 
 Apart from a broker's routes, so that a broker loads neither the database driver nor Arrow.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from millrace.api import captures, health, metrics, sources
+from millrace.api import captures, changefeeds, health, maintainers, metrics, sources
 from millrace.api.capture_metrics import registry
 from millrace.api.problems import HANDLERS
 from millrace.changefeed.capture import Capture
@@ -23,6 +23,18 @@ CAPTURE_ROUTES = [
     Route("/api/v2/sources/{name}", sources.get_source),
     Route("/api/v2/sources/{name}", sources.remove_source, methods=["DELETE"]),
     Route("/api/v2/sources/{name}/tables/{table:path}/copy", sources.copy_table, methods=["POST"]),
+    Route("/api/v2/changefeeds", changefeeds.list_changefeeds),
+    Route("/api/v2/changefeeds", changefeeds.create_changefeed, methods=["POST"]),
+    Route("/api/v2/changefeeds/{name}", changefeeds.get_changefeed),
+    Route("/api/v2/changefeeds/{name}", changefeeds.update_changefeed, methods=["PUT"]),
+    Route("/api/v2/changefeeds/{name}", changefeeds.remove_changefeed, methods=["DELETE"]),
+    Route("/api/v2/changefeeds/{name}/pause", changefeeds.pause_changefeed, methods=["POST"]),
+    Route("/api/v2/changefeeds/{name}/resume", changefeeds.resume_changefeed, methods=["POST"]),
+    Route("/api/v2/changefeeds/{name}/tables", changefeeds.list_tables),
+    Route("/api/v2/changefeeds/{name}/operators", changefeeds.list_operators),
+    Route("/api/v2/changefeeds/{name}/blockers", changefeeds.list_blockers),
+    Route("/api/v2/maintainers", maintainers.list_maintainers),
+    Route("/api/v2/maintainers/{name}", maintainers.get_maintainer),
 ]
 
 

@@ -1,9 +1,11 @@
 """Capture: a process of the change-feed service. It lives by a lease, and may be coordinator [C1].
 
-    lease in the store ─▶ candidate for the coordinator's office ─▶ readers of the sources, while it is coordinator
+    lease in the store ─▶ links, changefeeds ─▶ candidate for the coordinator's office
+                                                   └─▶ readers of the sources, changefeeds placed, while it has that
 
-In: the store, the log's brokers, configuration. Out: living members for all to see; changes of databases in the log.
-Promise: when its lease is taken by a later process of the same id, or it is told to stop, its readers end first.
+In: the store, the log's brokers, Spark, configuration. Out: living members for all to see; changes of databases in the
+log; changefeeds that move. Promise: when its lease is taken by a later process of the same id, when it is put out, or
+when it is told to stop, the office, readers and changefeeds end first, the lease last.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ from dataclasses import dataclass
 
 import structlog
 
+from millrace.changefeed.changefeeds import Changefeeds, ChangefeedSettings
 from millrace.changefeed.coordinator import CoordinatorShell, Reign
+from millrace.changefeed.feeds.capture import FeedCapture
 from millrace.changefeed.members import CaptureInfo, Membership, living
 from millrace.changefeed.workshop import workshop
-from millrace.errors import MillraceError
+from millrace.errors import ConfigError, MillraceError
 from millrace.log.client import LogClient
 from millrace.ops.ports import Ports
+from millrace.pipeline.session import Session
 from millrace.store.campaign import CampaignTimes
 from millrace.store.contract import Candidate, Store
 
@@ -38,6 +43,8 @@ class CaptureSettings:
     tenure_s: float
     clock_drift_max: float
     copy_processes: int
+    link: str                      # host:port where links are answered, as the other captures reach it
+    changefeeds: ChangefeedSettings
 
 
 class Capture:
@@ -45,10 +52,12 @@ class Capture:
                  fatal: Callable[[MillraceError], None]) -> None:
         self.settings, self.ports, self.store, self._fatal = settings, ports, store, fatal
         self.id = settings.id
-        info = CaptureInfo(settings.id, int(ports.clock.wall() * 1000), settings.address, os.getpid())
+        info = CaptureInfo(settings.id, int(ports.clock.wall() * 1000), settings.address, os.getpid(), settings.link,
+                           ports.processes.me())
         self.membership = Membership(store, ports, info, session_s=settings.session_s, lost=self._lost)
         self.client = LogClient(settings.bootstrap, client_id=f"capture-{settings.id}", deadline_s=LOG_DEADLINE_S)
         self.shell: CoordinatorShell | None = None
+        self.changefeeds: Changefeeds | None = None
         self.failed: MillraceError | None = None
         self.stopping = False
 
@@ -57,25 +66,39 @@ class Capture:
         os.makedirs(self.settings.spool_dir, exist_ok=True)
         await self.membership.start()
         await self.client.__aenter__()
+        incarnation = self.membership.info.incarnation
         me = Candidate(self.id, self.settings.address, self.ports.processes.me())
         times = CampaignTimes(tenure_s=self.settings.tenure_s, renew_s=self.settings.tenure_s / 4,
                               clock_drift_max=self.settings.clock_drift_max)
-        made = workshop(self.settings, self.membership.info.incarnation, self.ports, self.store, self.client, me)
-        self.shell = CoordinatorShell(self.store, self.ports, times, me, made)
-        self.shell.start()
-        log.info("capture started", capture=self.id, incarnation=self.membership.info.incarnation)
+        made = workshop(self.settings, incarnation, self.ports, self.store, self.client, me)
+        self.changefeeds = Changefeeds(self.settings.changefeeds, me, incarnation, self.ports, self.store,
+                                       put_out=self._put_out)
+        shell = CoordinatorShell(self.store, self.ports, times, me, made, feeds=self.changefeeds.control.serve_office)
+        await self.changefeeds.start(shell)
+        self.shell = shell
+        shell.start()
+        log.info("capture started", capture=self.id, incarnation=incarnation)
 
     async def stop(self) -> None:
-        """Readers first: whoever takes over need not fence a living one."""
+        """Readers and changefeeds first: whoever takes over need not fence a living one."""
         self.stopping = True
         if self.shell is not None:
             await self.shell.stop()
+        if self.changefeeds is not None:
+            await self.changefeeds.stop()
             await self.client.close()
         await self.membership.stop()
         log.info("capture stopped", capture=self.id)
 
     def _lost(self, error: MillraceError) -> None:
         log.error("another process took this capture's place", capture=self.id, error=str(error))
+        self._end(error)
+
+    def _put_out(self, error: MillraceError) -> None:
+        log.error("this capture was put out, and is to start anew", capture=self.id, error=str(error))
+        self._end(error)
+
+    def _end(self, error: MillraceError) -> None:
         self.failed = error
         self._fatal(error)
 
@@ -83,6 +106,21 @@ class Capture:
     @property
     def reign(self) -> Reign | None:
         return self.shell.reign if self.shell is not None else None
+
+    @property
+    def feeds(self) -> FeedCapture | None:
+        """Of changefeeds; its `coordinator` is there while this capture is in office."""
+        return self.changefeeds.control if self.changefeeds is not None else None
+
+    @property
+    def spark(self) -> Session | None:
+        """The one session of this capture, opened when it is first needed; None: nobody has named a Spark."""
+        if self.changefeeds is None:
+            return None
+        try:
+            return self.changefeeds.spark.session
+        except ConfigError:
+            return None
 
     @property
     def coordinator_id(self) -> int | None:

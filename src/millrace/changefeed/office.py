@@ -65,11 +65,16 @@ async def _read_once(store: Store) -> OfficeStates:
     if found is not None:
         states.index = states.snapshot_index = found[0]
         states.sources, states.feeds = decode_snapshot(found[1])
+    await read_on(store, states)
+    return states
+
+
+async def read_on(store: Store, states: OfficeStates) -> None:
+    """What has come since. IndexCompacted: it must be read anew."""
     while page := await store.read(OFFICE, states.index, READ_PAGE):
         for _, data in page:
             states.replay(decode_coordinator(data))
         states.index = page[-1][0]
-    return states
 
 
 class OfficeWriter:

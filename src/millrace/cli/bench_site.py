@@ -40,7 +40,7 @@ class Site:
         self._ports = self._ports if self._ports[0] else free_ports(self.brokers, captures=1)
         kafka_port, http_port = self._ports
         run_millrace("up", "--brokers", str(self.brokers), "--captures", str(captures), "--dir", self.dir,
-                     "--kafka-port", str(kafka_port), "--http-port", str(http_port), "--detach",
+                     "--kafka-port", str(kafka_port), "--http-port", str(http_port), "--detach", "--no-spark",
                      MILLRACE_BROKER__FLUSH=self.flush)
 
     def down(self) -> None:

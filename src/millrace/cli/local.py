@@ -28,16 +28,18 @@ class LocalCluster:
     """`settings`: configuration overrides as `MILLRACE_SECTION__KEY`."""
 
     def __init__(self, brokers: int = 3, *, captures: int = 0, settings: Mapping[str, str] | None = None,
-                 dir: str | None = None) -> None:
+                 dir: str | None = None, spark: bool = False) -> None:
         self.dir = tempfile.mkdtemp(prefix="millrace-", dir=dir)
         self.brokers = brokers
         self.captures = captures
+        self.spark = spark
         self._environ = {**os.environ, **(settings or {})}
 
     def __enter__(self) -> LocalCluster:
         kafka_port, http_port = free_ports(self.brokers, captures=self.captures)
         command = ["up", "--brokers", str(self.brokers), "--captures", str(self.captures), "--dir", self.dir,
-                   "--kafka-port", str(kafka_port), "--http-port", str(http_port), "--detach"]
+                   "--kafka-port", str(kafka_port), "--http-port", str(http_port), "--detach",
+                   "--spark" if self.spark else "--no-spark"]
         try:
             self._millrace(command)
         except BaseException:

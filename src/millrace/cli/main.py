@@ -1,4 +1,5 @@
-"""`millrace noun verb`: the command line. Every error is one line on standard error and an exit code [A2]."""
+"""`millrace noun verb`: the command line. Every error is one line on standard error and an exit code [A2]; where it is
+about a place in a text, the text and a mark under the place follow."""
 
 from __future__ import annotations
 
@@ -11,7 +12,21 @@ import cyclopts
 from cyclopts import App
 
 from millrace import __version__
-from millrace.cli import bench, broker, capture, demo, doctor, group, serve, source, status, table, topic, up
+from millrace.cli import (
+    bench,
+    broker,
+    capture,
+    changefeed,
+    demo,
+    doctor,
+    group,
+    serve,
+    source,
+    status,
+    table,
+    topic,
+    up,
+)
 from millrace.cli.exits import USAGE, CommandFailed, code_of
 from millrace.errors import MillraceError
 
@@ -30,6 +45,7 @@ app.command(topic.app)
 app.command(group.app)
 app.command(capture.app)
 app.command(source.app)
+app.command(changefeed.app)
 app.command(table.app)
 app.command(doctor.doctor)
 app.command(demo.demo)
@@ -64,5 +80,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"millrace: {' '.join(message.split())}", file=sys.stderr)
+    *lines, mark = message.split("\n")
+    shown = "\n".join(lines) if lines and mark and not mark.strip(" ^") else ""
+    why, _, text = shown.partition("\n")
+    print(f"millrace: {' '.join((why or message).split())}", file=sys.stderr)
+    if text:
+        print(f"{text}\n{mark}", file=sys.stderr)
     return code

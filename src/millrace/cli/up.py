@@ -36,7 +36,8 @@ STOP_S = 15.0            # longer than a broker's own grace for a clean stop
 BROKER_HTTP_OFFSET = 100
 PORT_MAX = 65535
 CAPTURES_MAX = BROKER_HTTP_OFFSET      # their HTTP ports end where those of brokers begin
-FIRST_START = {"brokers": 3, "captures": 2, "http_port": 8300, "kafka_port": 9092, "spark": False}
+LINK_PORT_TRIES = 200
+FIRST_START = {"brokers": 3, "captures": 2, "http_port": 8300, "kafka_port": 9092, "spark": None}
 HEADER = "Configuration of this cluster; docs/configuration.md explains the keys. `millrace up` never changes it again."
 
 
@@ -50,7 +51,7 @@ class Plan:
     brokers: list[Config]      # one per broker, ports included
     captures: list[Config]     # one per capture
     ports: tuple[int, int]     # first HTTP port, first Kafka port
-    spark: bool                # as asked for
+    spark: bool | None         # as asked for; None: if there are captures and Java
     spark_port: int            # of the Spark Connect server to start; 0: none
 
 
@@ -79,14 +80,15 @@ def up(
     dir
         Directory of the cluster: configuration, data, logs, state.
     http_port
-        First HTTP port of captures, at first 8300; brokers count from 100 above it.
+        First HTTP port of captures, at first 8300; brokers count from 100 above it, links between captures take free
+        ports from 300 above it.
     kafka_port
         First Kafka port, at first 9092; links between brokers count from 100 above it.
     store
         Where metadata lives: sqlite (the default) or etcd://host:port/prefix.
     spark
-        Also start a Spark Connect server, for jobs that read tables with `format("millrace")`. Nothing waits for it: it
-        may come up later.
+        Start a Spark Connect server, on which changefeeds and `format("millrace")` run. Nothing else waits for it: it
+        may come up later. If neither --spark nor --no-spark was ever given: with captures, where there is Java.
     detach
         Return when brokers and captures are ready and leave them running.
     """
@@ -138,7 +140,7 @@ def last_start(layout: Layout) -> dict[str, Any]:
     children = state["children"]
     brokers = [child for child in children if child["kind"] == "broker"]
     captures = [child for child in children if child["kind"] == "capture"]
-    return {"brokers": len(brokers), "captures": len(captures), "spark": state.get("spark", False),
+    return {"brokers": len(brokers), "captures": len(captures), "spark": state.get("spark"),
             "http_port": _port(brokers[0]["http"]) - BROKER_HTTP_OFFSET, "kafka_port": _port(brokers[0]["address"])}
 
 
@@ -151,7 +153,7 @@ def _first(given: int | None, otherwise: int) -> int:
 
 
 def make_plan(*, brokers: int, captures: int, dir: str, http_port: int, kafka_port: int, store: str | None,
-              spark: bool) -> Plan:
+              spark: bool | None) -> Plan:
     """Everything that can be wrong is found here, with nothing written yet."""
     if not 0 <= captures <= CAPTURES_MAX:
         raise CommandFailed(f"--captures: {captures}: use 0 to {CAPTURES_MAX}", USAGE)
@@ -170,10 +172,12 @@ def make_plan(*, brokers: int, captures: int, dir: str, http_port: int, kafka_po
 
     configs = [configured(_overrides(n, http_port=http_port, kafka_port=kafka_port)) for n in range(brokers)]
     bootstrap = ",".join(_kafka_address(c) for c in configs)
-    elsewhere = bool(configs[0].spark.remote or configs[0].spark.master)
-    spark_port = port_of(configs[0], http_port=http_port) if spark and captures and not elsewhere else 0
-    readers = [configured(_capture_overrides(n, http_port=http_port, bootstrap=bootstrap, spark_port=spark_port))
-               for n in range(captures)]
+    wanted = captures > 0 and not _names_a_spark(configs[0])
+    starts = wanted and (not what_is_missing() if spark is None else spark)
+    spark_port = port_of(configs[0], http_port=http_port) if starts else 0
+    links = _link_ports(configs, captures, http_port=http_port, spark_port=spark_port)
+    readers = [configured(_capture_overrides(http_port + n, link, bootstrap=bootstrap, spark_port=spark_port))
+               for n, link in enumerate(links)]
     if not is_new and store is not None and _store_url(store) != configs[0].store.url:
         raise ConfigError(f"store.url: {layout.config} says {configs[0].store.url or 'sqlite'!r}, --store says "
                           f"{store!r}; leave --store out, or use another --dir")
@@ -218,8 +222,29 @@ def _overrides(broker: int, *, http_port: int, kafka_port: int) -> dict[str, str
     }
 
 
-def _capture_overrides(capture: int, *, http_port: int, bootstrap: str, spark_port: int) -> dict[str, str]:
-    overrides = {"MILLRACE_CAPTURE__HTTP_PORT": str(http_port + capture), "MILLRACE_CAPTURE__BOOTSTRAP": bootstrap}
+def _names_a_spark(config: Config) -> bool:
+    return bool(config.spark.remote or config.spark.master)
+
+
+def _link_ports(brokers: list[Config], captures: int, *, http_port: int, spark_port: int) -> list[int]:
+    """Free ones: captures find each other's in their leases."""
+    config = brokers[0].capture
+    first = config.link_port or http_port + configuration.CAPTURE_LINK_PORT_OFFSET
+    first = min(first, PORT_MAX - captures - LINK_PORT_TRIES)
+    taken = {port for one in brokers for port in (one.broker.kafka_port, one.link_port, one.broker.http_port)}
+    taken |= {spark_port, *range(http_port, http_port + captures)}
+    found: list[int] = []
+    for port in range(first, first + captures + LINK_PORT_TRIES):
+        if len(found) < captures and port not in taken and preflight.is_free(config.host, port):
+            found.append(port)
+    if len(found) < captures:
+        raise ConfigError(f"capture.link_port: no {captures} free ports from {first} on; set it to another")
+    return found
+
+
+def _capture_overrides(http_port: int, link_port: int, *, bootstrap: str, spark_port: int) -> dict[str, str]:
+    overrides = {"MILLRACE_CAPTURE__HTTP_PORT": str(http_port), "MILLRACE_CAPTURE__LINK_PORT": str(link_port),
+                 "MILLRACE_CAPTURE__BOOTSTRAP": bootstrap}
     return {**overrides, "MILLRACE_SPARK__REMOTE": remote(spark_port)} if spark_port else overrides
 
 
@@ -302,7 +327,7 @@ def _broker_child(plan: Plan, n: int) -> ChildSpec:
 
 def _capture_child(plan: Plan, n: int) -> ChildSpec:
     config = plan.captures[n].capture
-    overrides = _capture_overrides(n, http_port=plan.ports[0], bootstrap=",".join(config.bootstrap),
+    overrides = _capture_overrides(config.http_port, config.link_port, bootstrap=",".join(config.bootstrap),
                                    spark_port=plan.spark_port)
     return _child(plan, "capture", n, (config.host, config.http_port), overrides,
                   {"address": f"{plan.captures[n].capture_host}:{config.http_port}"})
@@ -342,9 +367,11 @@ def _print_ready(plan: Plan) -> None:
 
 def _say_spark(plan: Plan) -> None:
     """It may still be starting; what keeps it from starting is said."""
-    if plan.spark_port:
-        missing = what_is_missing()
-        console().print(f"Spark: {missing}" if missing else f"Spark Connect: sc://{HOST}:{plan.spark_port}")
+    if not plan.captures or plan.spark is False or _names_a_spark(plan.brokers[0]):
+        return
+    missing = what_is_missing()
+    console().print(f"Spark: {missing}; until then changefeeds wait" if missing
+                    else f"Spark Connect: sc://{HOST}:{plan.spark_port}")
 
 
 def _bootstrap(plan: Plan) -> str:
@@ -371,7 +398,9 @@ def _detach(plan: Plan) -> None:
     http_port, kafka_port = plan.ports
     command = [sys.executable, "-m", "millrace", "up", "--brokers", str(len(plan.brokers)),
                "--captures", str(len(plan.captures)), "--dir", plan.layout.dir, "--http-port", str(http_port),
-               "--kafka-port", str(kafka_port), "--report-fd", str(writer), "--spark" if plan.spark else "--no-spark"]
+               "--kafka-port", str(kafka_port), "--report-fd", str(writer)]
+    if plan.spark is not None:
+        command.append("--spark" if plan.spark else "--no-spark")
     if plan.is_new and plan.brokers[0].store.url:
         command += ["--store", plan.brokers[0].store.url]
     subprocess.Popen(command, pass_fds=(writer,), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

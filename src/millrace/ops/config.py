@@ -27,6 +27,7 @@ from millrace.errors import ConfigError
 ENV_PREFIX = "MILLRACE_"
 ENV_SEPARATOR = "__"
 LINK_PORT_OFFSET = 100
+CAPTURE_LINK_PORT_OFFSET = 300         # behind the HTTP ports of brokers and Spark's, as `millrace up` counts them
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
 
@@ -118,13 +119,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    host: Annotated[str, Meta(min_length=1, description="Address that HTTP of a capture binds to.")] = "127.0.0.1"
+    host: Annotated[str, Meta(min_length=1, description=(
+        "Address that HTTP and links of a capture bind to."
+    ))] = "127.0.0.1"
     advertised_host: Annotated[str, Meta(description=(
         "Host name under which the other captures reach this one. Empty: `capture.host`."
     ))] = ""
     http_port: Annotated[Port, Meta(description=(
         "Port of a capture's HTTP: `/metrics`, `/livez`, `/readyz`, `/api/v2` with sources."
     ))] = 8300
+    link_port: Annotated[int, Meta(ge=0, le=65535, description=(
+        "Port of the links between captures, over which changefeeds are placed. 0: `http_port` + 300."
+    ))] = 0
     bootstrap: Annotated[tuple[str, ...], Meta(description=(
         "Brokers to start from, as host:port; the others are learned from them. Empty: the broker of this file. As an "
         "environment variable: separated by commas."
@@ -219,6 +225,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def capture_host(self) -> str:
         return self.capture.advertised_host or self.capture.host
 
+    @property
+    def capture_link_port(self) -> int:
+        return self.capture.link_port or self.capture.http_port + CAPTURE_LINK_PORT_OFFSET
+
     def data_dir(self, broker_id: int) -> str:
         return self.broker.data_dir or os.path.join(self.cluster.dir, f"broker-{broker_id}")
 
@@ -290,6 +300,11 @@ def check(config: Config) -> None:
     if config.capture_host in ("0.0.0.0", "::"):
         raise ConfigError(f"capture.advertised_host: missing; nobody can dial {config.capture.host}: give this "
                           f"machine's name")
+    if config.capture_link_port > 65535:
+        raise ConfigError(f"capture.link_port: {config.capture_link_port} is above 65535; set it, or lower http_port")
+    if config.capture_link_port == config.capture.http_port:
+        raise ConfigError(f"capture.link_port: {config.capture_link_port} is also http_port; give each listener its "
+                          f"own port")
     for address in config.capture.bootstrap:
         host, colon, port_text = address.rpartition(":")
         if not (host and colon and port_text.isdigit() and 0 < int(port_text) < 65536):

@@ -34,6 +34,7 @@ def check_capture(config: Config) -> None:
     if config.cluster.id is None:
         raise ConfigError("cluster.id: missing; give every process the same UUID (`millrace up` makes one)")
     check_port("capture.http_port", config.capture.host, config.capture.http_port)
+    check_port("capture.link_port", config.capture.host, config.capture_link_port)
 
 
 def check_port(key: str, host: str, port: int) -> None:
@@ -51,6 +52,14 @@ def check_port(key: str, host: str, port: int) -> None:
             probe.listen(1)
         except OSError as error:
             raise port_error(key, host, port, error) from None
+
+
+def is_free(host: str, port: int) -> bool:
+    try:
+        check_port("", host, port)
+    except ConfigError:
+        return False
+    return True
 
 
 def port_error(key: str, host: str, port: int, error: OSError) -> ConfigError:

@@ -56,8 +56,9 @@ Ending = Returned | Lost | NotStarted
 
 
 class Runner:
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, owner: str = "") -> None:
+        """`owner`: of its jobs, where several share a session: nobody cancels those of another."""
+        self._session, self._tag = session, f"millrace-{owner}" if owner else "millrace"
         self._warm: SparkSession | None = None     # the session that has brought a job back
         self._threads = ThreadPoolExecutor(limits.ROUND_JOBS_MAX + 2, "spark")   # two more: to open and to cancel
 
@@ -71,7 +72,7 @@ class Runner:
             spark = await self._in_thread(limits.SPARK_OPEN_S, self._session.spark)
         except (Unreachable, TimeoutError) as error:
             return NotStarted(first_line(error))
-        tag = f"millrace-{plans[0].changefeed}-{plans[0].job}"
+        tag = f"{self._tag}-{plans[0].changefeed}-{plans[0].job}"
         grace_s = limits.ROUND_GRACE_S if self._warm is spark else limits.ROUND_COLD_S
         deadline_s = max(work.deadline_s for plan in plans for work in plan.works) + grace_s
         job = asyncio.get_running_loop().run_in_executor(self._threads, self._collect, spark, plans, tag)

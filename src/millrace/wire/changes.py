@@ -23,6 +23,7 @@ from millrace.errors import Malformed, NewerFormat
 from millrace.limits import CHANGE_PART_BYTES_MAX
 from millrace.model.tables import Place, TableSchema
 from millrace.wire.pg.types import arrow_schema
+from millrace.wire.records import Record
 
 HEADER_KEY = "h"
 VERSION = 1
@@ -82,6 +83,11 @@ def decode_header(data: bytes) -> BatchHeader:
     if len(header.schema_id) != 16 or not 0 <= header.part < header.parts:
         raise Malformed("header of a change batch is not consistent")
     return header
+
+
+def header_of(record: Record) -> BatchHeader:
+    """Of a record in a table's topic."""
+    return decode_header(bytes(dict(record.headers).get(HEADER_KEY) or b""))
 
 
 def encode_rows(batch: pa.RecordBatch, *, compress: bool = True) -> bytes:

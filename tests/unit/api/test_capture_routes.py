@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -15,19 +16,24 @@ from millrace.api.app import HttpServer
 from millrace.api.capture_app import CAPTURE_ROUTES, build
 from millrace.api.forward import FORWARDED
 from millrace.changefeed.capture import Capture, CaptureSettings
+from millrace.changefeed.changefeeds import ChangefeedSettings
 from millrace.ops.metrics import CAPTURE_METRICS
 from millrace.ops.ports import Ports
 from millrace.ops.real import BootClock, RealFileSystem, RealRandom
+from millrace.pipeline.session import Place
 from millrace.store.contract import Candidate
 from millrace_sim.store import MemoryStore, MemoryStoreState
 from support_brokers import Machine, OneProcess, free_ports, until
 
 FAR = {"name": "far", "url": "postgresql://nobody:${env:NO_SUCH_VARIABLE}@127.0.0.1:1/none", "tables": ["public.*"]}
 
+CLUSTER = UUID(int=7)
+
 
 class Captures:
     def __init__(self, path: Path, count: int = 2) -> None:
-        self.ports = free_ports(count)
+        ports = free_ports(2 * count)
+        self.ports, self.links = ports[:count], ports[count:]
         self.machine = Machine()
         self.store = MemoryStoreState(clock=BootClock())
         self.captures = [self._build(n, path) for n in range(count)]
@@ -36,8 +42,14 @@ class Captures:
         ports = Ports(clock=BootClock(), random=RealRandom(), processes=OneProcess(self.machine), fs=RealFileSystem())
         settings = CaptureSettings(
             id=n, address=f"127.0.0.1:{self.ports[n]}", bootstrap=("127.0.0.1:1",), spool_dir=str(path / f"c{n}"),
-            session_s=6.0, tenure_s=2.0, clock_drift_max=0.01, copy_processes=1)
+            session_s=6.0, tenure_s=2.0, clock_drift_max=0.01, copy_processes=1,
+            link=f"127.0.0.1:{self.links[n]}", changefeeds=self._changefeeds(n))
         return Capture(settings, ports, MemoryStore(self.store, ports, host=str(n)), fatal=lambda error: None)
+
+    def _changefeeds(self, n: int) -> ChangefeedSettings:
+        return ChangefeedSettings(
+            cluster_id=CLUSTER, bootstrap=("127.0.0.1:1",), session_s=6.0, link_host="127.0.0.1",
+            link_port=self.links[n], spark=lambda: Place(remote="sc://127.0.0.1:1"), spark_cores=1)
 
     @property
     def coordinator(self) -> int | None:

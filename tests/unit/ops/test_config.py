@@ -46,6 +46,8 @@ def test_values_are_read() -> None:
     ("broker: {kafka_port: 65500}", "broker.link_port", "65535"),
     ("broker: {host: 0.0.0.0}", "broker.advertised_host", "give this machine's name"),
     ("capture: {http_port: 0}", "capture.http_port", "1"),
+    ("capture: {http_port: 65300}", "capture.link_port", "65535"),
+    ("capture: {link_port: 8300}", "capture.link_port", "its own port"),
     ("capture: {bootstrap: [broker]}", "capture.bootstrap", "host:port"),
     ("capture: {bootstrap: 'a:1'}", "capture.bootstrap", "array"),
     ("capture: {host: '::'}", "capture.advertised_host", "give this machine's name"),

@@ -14,12 +14,12 @@ from functools import partial
 from typing import NamedTuple
 
 from millrace import limits
-from millrace.changefeed.dispatching.failures import Whose, feed_error, of_ours
 from millrace.changefeed.dispatching.feed_jobs import Jobs
 from millrace.changefeed.dispatching.feed_rounds import FeedRounds
 from millrace.changefeed.dispatching.hosted import Hosted, Part
 from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.feeds.ports import DispatchingReport, Rounds, Work
+from millrace.core.delivery.failures import Whose, feed_error, of_ours
 from millrace.core.delivery.takeover_asks import Why
 from millrace.core.sources.registry import table_topic
 from millrace.errors import InvalidRequest, MillraceError, Refused, UserError
@@ -107,6 +107,10 @@ class DataPath:
         """Its ddl position has moved."""
         if feed in self._feeds:
             self._feeds[feed].wake()
+
+    def is_barred(self, feed: str, position: DdlPosition) -> bool:
+        """Whether a dispatcher of it here waits for the ddl position to move beyond this one."""
+        return feed in self._feeds and self._feeds[feed].is_barred(position)
 
     async def close(self) -> None:
         """Rounds under way are given up: whoever takes over fences them."""

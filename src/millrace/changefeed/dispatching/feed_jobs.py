@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import msgspec
 
 from millrace import limits
-from millrace.changefeed.dispatching.failures import delivery_error, feed_error
 from millrace.changefeed.dispatching.hosted import Hosted
 from millrace.changefeed.dispatching.plans import Planned, Sent
+from millrace.core.delivery.failures import feed_error, of_text
 from millrace.core.delivery.losses import Losses
 from millrace.core.delivery.rounds import Job, Rounds
 from millrace.core.delivery.standing import Over, round_over
@@ -116,7 +116,7 @@ class FeedJobs:
             return
         if told and not any(one.unclaimed for one in failed):
             now_ms = int(self._ports.clock.wall() * 1000)
-            self._troubled[span] = feed_error(delivery_error(failed[0].result.error), hosted.whose, now_ms, before)
+            self._troubled[span] = feed_error(of_text(failed[0].result.error), hosted.whose, now_ms, before)
         else:
             self._troubled[span] = before
         if len(self._troubled) > limits.FEED_ERRORS_MAX:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable
 from itertools import count
 
 from millrace import limits
-from millrace.changefeed.dispatching.failures import feed_error, lasting, of_ours
 from millrace.changefeed.dispatching.feed_jobs import FeedJobs, Jobs
 from millrace.changefeed.dispatching.hosted import Hosted, Part
 from millrace.changefeed.dispatching.plans import Ready, planned
 from millrace.changefeed.feeds.tasks import Tasks
+from millrace.core.delivery.failures import feed_error, lasting, of_ours
 from millrace.core.delivery.rounds import Rounds
 from millrace.core.delivery.source_marks import Goal, Look
 from millrace.core.delivery.standing import Standing
@@ -60,6 +60,11 @@ class FeedRounds:
     def news(self, tables: Iterable[TableId]) -> None:
         if not {hosted.work.span.table for hosted in self._hosted.values()}.isdisjoint(tables):
             self.wake()
+
+    def is_barred(self, position: DdlPosition) -> bool:
+        """Somebody here stands, or will stand, before a change that has not passed by this position [C7]."""
+        tables = {(hosted.work.span.table, hosted.progress) for hosted in self._hosted.values()}
+        return any(progress.marks.is_barred(table.oid, position.of(table)) for table, progress in tables)
 
     @property
     def under_way(self) -> int:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from millrace import limits
-from millrace.changefeed.dispatching.failures import Whose
 from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.dispatching.targets import LogTargets
 from millrace.changefeed.feeds.ports import Rounds, Work
+from millrace.core.delivery.failures import Whose
 from millrace.core.delivery.source_marks import Goal, Look, next_step
 from millrace.core.delivery.standing import Stands, stands
 from millrace.core.delivery.takeover import Takeover

@@ -22,8 +22,7 @@ from millrace.model.spans import TablePartition
 from millrace.model.tables import Oid
 from millrace.ops.logging import get_logger
 from millrace.ops.real import RealRandom
-from millrace.pipeline.datasource.reading import header_of
-from millrace.wire.changes import BatchKind
+from millrace.wire.changes import BatchKind, header_of
 
 log = get_logger(__name__)
 

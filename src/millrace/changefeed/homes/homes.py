@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from uuid import UUID
 
 from millrace.changefeed.feeds.ports import FeedHome
@@ -31,13 +31,14 @@ class LogHomes:
     """`database_of`: the name that messages give a source's database."""
 
     def __init__(
-        self, client: LogClient, *, database_of: Callable[[str], str], wall: Callable[[], float] = time.time
+        self, client: LogClient, *, database_of: Callable[[str], Awaitable[str]], wall: Callable[[], float] = time.time
     ) -> None:
         self._client, self._database_of, self._wall = client, database_of, wall
 
     async def open(self, entry: FeedEntry) -> FeedHome:
         spec = entry.spec
-        return await open_home(self._client, spec, database=self._database_of(spec.source), wall=self._wall)
+        database = await self._database_of(spec.source)
+        return await open_home(self._client, spec, database=database, wall=self._wall)
 
     async def remove(self, spec: ChangefeedSpec, epoch: int) -> None:
         """Superseded: somebody works under a greater epoch."""

@@ -203,6 +203,10 @@ class Marks:
         below = bisect_right(ends.resolved, at) if ends is not None else 0
         return ends.offsets[below - 1] if ends is not None and below else 0
 
+    def is_barred(self, oid: Oid, passed: int) -> bool:
+        """A change of it has not passed, and rows stand behind it."""
+        return self.resolved is not None and self._barrier(oid, passed) is not None
+
     def _barrier(self, oid: Oid, passed: int) -> Marker | None:
         """The first change that has not passed and stands before the last mark."""
         assert self.resolved is not None

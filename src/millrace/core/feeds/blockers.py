@@ -86,9 +86,9 @@ def coordinator_blockers(c: Coordinator) -> list[Blocker]:
     ]
     for feed, operator in c.operators.items():
         place = operator.destination or c.state.feeds[feed].place
-        assert place is not None, "what is moved or started is recorded somewhere"
+        owner = f"capture {place.capture}" if place is not None else "coordinator"       # its record is being written
         reason = f"{operator.kind} ({operator.reason}): waits for {c.waits[feed]}"
-        out.append(Blocker(f"changefeed {feed}", f"capture {place.capture}", reason, operator.begun))
+        out.append(Blocker(f"changefeed {feed}", owner, reason, operator.begun))
     now, hearing = c.sight.now, c.sight.hearing
     out += [
         Blocker(f"changefeed {feed}", "coordinator", "is being removed", c.ends_since.get(feed, now))

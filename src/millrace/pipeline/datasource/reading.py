@@ -27,7 +27,7 @@ from millrace.pipeline.datasource.columns import Layout
 from millrace.pipeline.datasource.options import OnTruncate, Options
 from millrace.pipeline.datasource.rows import Origin, check_readable, row_batch, truncate_batch
 from millrace.pipeline.datasource.work import Piece, Span, Work
-from millrace.wire.changes import HEADER_KEY, Assembler, BatchHeader, BatchKind, decode_header, decode_rows
+from millrace.wire.changes import Assembler, BatchHeader, BatchKind, decode_rows, header_of
 from millrace.wire.pg.odd import odd_rows
 from millrace.wire.pg.types import AFTER, BEFORE, DELETE
 from millrace.wire.records import Record
@@ -147,10 +147,6 @@ def joined(client: PlainClient, span: Span, *, fail: bool) -> Iterator[Joined]:
             yield Joined(record.offset, header, value)
         if not parts.open:
             return
-
-
-def header_of(record: Record) -> BatchHeader:
-    return decode_header(bytes(dict(record.headers).get(HEADER_KEY) or b""))
 
 
 def records(client: PlainClient, span: Span, *, fail: bool) -> Iterator[Record]:

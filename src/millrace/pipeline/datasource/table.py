@@ -27,8 +27,9 @@ from millrace.pipeline.datasource.options import (
     Options,
 )
 from millrace.pipeline.datasource.positions import decode_position
-from millrace.pipeline.datasource.reading import header_of, records
+from millrace.pipeline.datasource.reading import records
 from millrace.pipeline.datasource.work import Span
+from millrace.wire.changes import header_of
 
 NAMES_SHOWN = 20
 POLL_S = 0.5                                              # of one fetch: a stopping query waits no longer than this

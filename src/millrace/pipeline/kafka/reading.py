@@ -20,9 +20,8 @@ from millrace import limits
 from millrace.log.client import LogClient
 from millrace.model.positions import Point
 from millrace.model.tables import TableSchema
-from millrace.pipeline.datasource.reading import header_of
 from millrace.sink.kafka.encode import Rows
-from millrace.wire.changes import Assembler, BatchHeader, BatchKind, decode_rows
+from millrace.wire.changes import Assembler, BatchHeader, BatchKind, decode_rows, header_of
 from millrace.wire.fragments import Bools, Ints
 
 WAIT_S = 1.0

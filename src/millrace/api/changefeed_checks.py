@@ -1,0 +1,110 @@
+"""A changefeed as somebody asks for it, held against its source's tables before anything is recorded.
+
+    body ─▶ spec ─▶ rules, expressions, sink ─▶ the source's tables, as its `progress` names them ─▶ plans, routes
+
+In: a spec. Out: warnings. What is wrong is refused with the field and the place shown, and nothing was changed. Spark
+is asked only where a filter or projection must be analysed [P8].
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from millrace.changefeed.capture import Capture
+from millrace.changefeed.homes.progress import ProgressReader
+from millrace.core.feeds.feeds import check_spec
+from millrace.core.sources.table_history import Tables
+from millrace.errors import InvalidRequest, UnknownSource, Unreachable
+from millrace.log.client import LogClient
+from millrace.model.changefeeds import ChangefeedSpec, TableSettings
+from millrace.model.tables import TableSchema
+from millrace.ops.secrets import REMEDY, has_clear_password
+from millrace.sink.routes import check_sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+READ_S = 20.0             # a `progress` of a million records is read in less; a log that is away is not waited for
+NO_SPARK = "no Spark is configured; set spark.remote or spark.master"
+
+
+class SettingsRequest(TableSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is said of the tables that one rule takes."""
+
+    def stored(self) -> TableSettings:
+        return TableSettings(**msgspec.structs.asdict(self))
+
+
+class ChangefeedRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The body of a creation: what a user may ask of a `ChangefeedSpec`. `paused`: made, and not begun."""
+
+    id: str
+    source: str
+    sink: str
+    tables: tuple[str, ...] = ("*.*",)
+    settings: tuple[SettingsRequest, ...] = ()
+    on_error: Literal["isolate", "fail"] = "isolate"
+    paused: bool = False
+
+    def spec(self) -> ChangefeedSpec:
+        if has_clear_password(self.sink):
+            raise InvalidRequest(f"sink: holds a password in the clear; {REMEDY}")
+        return ChangefeedSpec(
+            id=self.id, source=self.source, sink=self.sink, tables=self.tables,
+            settings=tuple(one.stored() for one in self.settings), on_error=self.on_error)
+
+
+class ChangefeedUpdate(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The body of an update: what is not given stays as it is."""
+
+    settings: tuple[SettingsRequest, ...] | None = None
+    on_error: Literal["isolate", "fail"] | None = None
+
+    def changed(self, spec: ChangefeedSpec) -> ChangefeedSpec:
+        settings = spec.settings if self.settings is None else tuple(one.stored() for one in self.settings)
+        return msgspec.structs.replace(spec, settings=settings, on_error=self.on_error or spec.on_error)
+
+
+async def check(capture: Capture, spec: ChangefeedSpec) -> list[dict[str, str]]:
+    """Warnings. Raises what is wrong, and Unreachable if the log or, where it is needed, Spark is away."""
+    check_spec(spec)
+    check_sink(spec)                                     # what needs no table is told even if the log is away
+    tables = await source_tables(capture.client, spec.source)
+    return await asyncio.to_thread(_check_tables, capture, spec, tables)
+
+
+def _check_tables(capture: Capture, spec: ChangefeedSpec, tables: list[TableSchema]) -> list[dict[str, str]]:
+    from millrace.pipeline.shape.creation import check_changefeed  # pyspark: slow to load, in a thread
+
+    def spark() -> SparkSession:
+        try:
+            if capture.spark is None:
+                raise Unreachable(NO_SPARK)
+            return capture.spark()
+        except Unreachable as error:
+            raise Unreachable(f"filters and projections are checked by Spark: {error}; or leave them out") from None
+
+    checked = check_changefeed(spark, spec, tables)
+    if not checked.plans:
+        none = f"no table of source {spec.source!r} matches now; those that come and match are taken"
+        return [{"about": "tables", "text": none}]
+    return [{"about": idle, "text": "matches no table of the source now"} for idle in checked.idle]
+
+
+async def source_tables(client: LogClient, source: str) -> list[TableSchema]:
+    """Those that are not dropped; none before its reader has named the first."""
+    known, progress = Tables(), ProgressReader(client, source)
+    try:
+        async with asyncio.timeout(READ_S):
+            await progress.open()
+            for page in await progress.there():
+                for _, record in page:
+                    known.replay(record)
+    except UnknownSource:
+        return []
+    except TimeoutError:
+        raise Unreachable(f"the tables of source {source!r} could not be read from the log in {READ_S:g} s") from None
+    return [table for oid, table in known.schemas.items() if oid not in known.dropped]

@@ -1,0 +1,97 @@
+"""A changefeed as people see it: what the coordinator has recorded, joined with its maintainer's word [C8, C9].
+
+In: an entry, what was heard of its maintainer. Out: JSON values. A running changefeed whose maintainer says nothing is
+in `warning`, with the reason; its figures are null.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millrace.api.maintainers import Heard, blocker_view, error_view, operator_view
+from millrace.changefeed.coordinator import Reign
+from millrace.core.feeds.coordinator import Coordinator
+from millrace.core.feeds.feeds import FeedEntry
+from millrace.model.changefeeds import ChangefeedSpec, TableSettings
+from millrace.ops.secrets import mask
+
+FIGURES = ("checkpoint", "resolved", "lag_bytes", "checkpoint_age_s", "tables_count", "isolated_count",
+           "dispatchers_count", "working_count", "operators_count", "blockers_count")
+
+
+def describe(entry: FeedEntry, heard: Heard | None, machine: Coordinator, reign: Reign) -> dict[str, Any]:
+    spec, place = entry.spec, entry.place if entry.runs else None
+    said = heard.said if heard is not None else None
+    state, why = _state(entry, heard)
+    errors = said["errors"] if said is not None else []
+    blockers = coordinator_blockers(spec.id, machine)
+    if said is not None and said["oldest_blocker"] is not None:
+        blockers.append(said["oldest_blocker"])
+    body = {
+        **_spec(spec),
+        "created_ms": str(entry.created_ms),
+        "state": state,
+        "why": why,
+        "error": error_view(entry.error) if entry.error is not None else None,
+        "errors": errors,
+        "maintainer": place.capture if place is not None else None,
+        "maintainer_epoch": place.epoch if place is not None else None,
+        **{name: said[name] if said is not None else None for name in FIGURES},
+        "oldest_blocker": max(blockers, key=lambda blocker: float(blocker["age_s"]), default=None),
+    }
+    name_tables([*errors, *([body["error"]] if body["error"] is not None else [])], spec.source, reign)
+    return body
+
+
+def _spec(spec: ChangefeedSpec) -> dict[str, Any]:
+    return {"id": spec.id, "source": spec.source, "sink": mask(spec.sink), "rules": list(spec.tables),
+            "settings": [_settings(one) for one in spec.settings], "on_error": spec.on_error}
+
+
+def _settings(one: TableSettings) -> dict[str, Any]:
+    return {"tables": one.tables, "filter": one.filter, "projection": list(one.projection), "topic": one.topic,
+            "partition_by": one.partition_by}
+
+
+def _state(entry: FeedEntry, heard: Heard | None) -> tuple[str, str]:
+    if not entry.runs:
+        why = "what it left is being removed" if entry.removing else ""
+        if entry.error is not None and not why:
+            why = mask(f"{entry.error.code}: {entry.error.message}")
+        return entry.state, why
+    if heard is None:
+        return "warning", "it has no maintainer yet"
+    if heard.said is None:
+        return "warning", heard.why
+    errors = heard.said["errors"]
+    state = str(heard.said["state"])
+    return state, "" if state == "normal" or not errors else f"{errors[-1]['code']}: {errors[-1]['message']}"
+
+
+def maintainer_operators(feed: str, machine: Coordinator) -> list[dict[str, Any]]:
+    operator = machine.operators.get(feed)
+    if operator is None:
+        return []
+    return [operator_view("maintainer", operator, machine.waits.get(feed, ""), machine.sight.now,
+                          place=machine.state.entry(feed).place)]
+
+
+def coordinator_blockers(feed: str, machine: Coordinator) -> list[dict[str, Any]]:
+    """Those of this changefeed; a capture that does not answer may hold it up, too."""
+    return [blocker_view(blocker, machine.sight.now) for blocker in machine.blockers()
+            if blocker.what == f"changefeed {feed}" or blocker.what.startswith("capture ")]
+
+
+def why_not_removed(feed: str, machine: Coordinator) -> str:
+    found = [f"{one['what']}: {one['reason']}" for one in coordinator_blockers(feed, machine)]
+    return "; ".join(found)
+
+
+def name_tables(items: list[dict[str, Any]], source: str, reign: Reign) -> None:
+    """Adds `table` to whatever has an `oid`: null where the source's reader does not say."""
+    host = reign.hosts.get(source)
+    tables = host.reader.state.tables if host is not None and host.reader is not None else {}
+    for item in items:
+        if "oid" in item:
+            known = tables.get(item["oid"])
+            item["table"] = f"{known.schema}.{known.name}" if known is not None else None

@@ -1,0 +1,197 @@
+"""Changefeed routes: create, list, look, update, pause, resume, remove; tables, operators, blockers [A1, C8, C9].
+
+In: requests; the coordinator answers whichever capture was asked. Out: what is recorded of a changefeed, joined with
+its maintainer's word (`maintainers.py`); what that does not say is null, with the reason in `why`. Promise: an accepted
+creation, change or removal is durable when it is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millrace.api import changefeed_views as views
+from millrace.api.changefeed_checks import ChangefeedRequest, ChangefeedUpdate, check
+from millrace.api.forward import CHANGE_S, LOOK_AGAIN_S, by_coordinator
+from millrace.api.maintainers import hear, hear_all
+from millrace.api.problems import Json, body_as
+from millrace.changefeed.capture import Capture
+from millrace.changefeed.coordinator import Reign
+from millrace.changefeed.feeds.coordinator_host import CoordinatorHost
+from millrace.core.feeds.feeds import FeedsDecision, FeedsState
+from millrace.core.sources.registry import CoordinatorState
+from millrace.errors import InvalidRequest, NotCoordinator, Refused
+from millrace.model.changefeeds import ChangefeedSpec
+
+PATH = "/api/v2/changefeeds/"
+REMOVE_WAIT_S = 10.0      # most removals are done by then and are answered as such
+
+
+class ResumeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a resumption; may be left out."""
+
+
+class Desk:
+    """One request, at the coordinator: its capture, what is recorded of sources, and the changefeeds' host."""
+
+    def __init__(self, request: Request, reign: Reign, host: CoordinatorHost) -> None:
+        self.capture: Capture = request.app.state.capture
+        self.request, self.reign, self.host = request, reign, host
+        self.name: str = request.path_params.get("name", "")
+
+    @property
+    def state(self) -> FeedsState:
+        return self.host.machine.state
+
+    @property
+    def in_office(self) -> bool:
+        return self.capture.feeds is not None and self.capture.feeds.coordinator is self.host
+
+    async def described(self, warnings: list[dict[str, str]] | None = None) -> dict[str, Any]:
+        entry = self.state.entry(self.name)
+        heard = (await hear_all(self.capture, {self.name: entry})).get(self.name)
+        return {**views.describe(entry, heard, self.host.machine, self.reign), "warnings": warnings or []}
+
+
+At = Callable[[Desk], Awaitable[Response]]
+
+
+def at_desk(answer: At) -> Callable[[Request], Awaitable[Response]]:
+    """A route that the coordinator answers. A tenure begins a moment before its changefeeds are at hand."""
+
+    async def route(request: Request, reign: Reign) -> Response:
+        capture: Capture = request.app.state.capture
+        deadline = asyncio.get_running_loop().time() + CHANGE_S
+        while True:
+            host = capture.feeds.coordinator if capture.feeds is not None else None
+            if host is not None:
+                return await answer(Desk(request, reign, host))
+            if capture.reign is not reign or asyncio.get_running_loop().time() > deadline:
+                raise NotCoordinator(f"capture {capture.id} takes or leaves the coordinator's office; ask again")
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    route.__doc__ = answer.__doc__
+    return by_coordinator(route)
+
+
+@at_desk
+async def list_changefeeds(desk: Desk) -> Response:
+    """All changefeeds with their state, checkpoint, lag and oldest blocker. `?state=`: those in this state."""
+    heard = await hear_all(desk.capture, desk.state.feeds)
+    items = [views.describe(entry, heard.get(feed), desk.host.machine, desk.reign)
+             for feed, entry in sorted(desk.state.feeds.items())]
+    wanted = desk.request.query_params.get("state", "")
+    items = [item for item in items if wanted in ("", item["state"])]
+    return Json({"total": len(items), "items": items})
+
+
+@at_desk
+async def create_changefeed(desk: Desk) -> Response:
+    """Take tables of a source to a sink from now on. What cannot be is refused with the field and the place shown."""
+    wanted = await body_as(desk.request, ChangefeedRequest)
+    spec, desk.name = wanted.spec(), wanted.id
+    _refuse_unless_there(desk.reign.state, spec.source)
+    wall_ms = int(desk.capture.ports.clock.wall() * 1000)
+    desk.state.create(spec, wall_ms=wall_ms)             # a name that is taken is told before the log is asked
+    warnings = await check(desk.capture, spec)
+
+    def decide(state: FeedsState) -> FeedsDecision[ChangefeedSpec]:
+        _refuse_unless_there(desk.reign.state, spec.source)
+        return state.create(spec, wall_ms=wall_ms, paused=wanted.paused)
+
+    await desk.host.submit(decide)
+    return Json(await desk.described(warnings), status_code=201, headers={"location": PATH + spec.id})
+
+
+@at_desk
+async def get_changefeed(desk: Desk) -> Response:
+    """One changefeed in full."""
+    return Json(await desk.described())
+
+
+@at_desk
+async def update_changefeed(desk: Desk) -> Response:
+    """Other settings of tables, or another way with a bad table, for a changefeed that is stopped or failed."""
+    wanted = await body_as(desk.request, ChangefeedUpdate)
+    spec = wanted.changed(desk.state.entry(desk.name).spec)
+    warnings = await check(desk.capture, spec)
+
+    def decide(state: FeedsState) -> FeedsDecision[bool]:
+        entry = state.entry(desk.name)
+        if entry.runs:
+            raise Refused(f"changefeed {desk.name!r} runs; pause it, update it, resume it: it goes on where it was")
+        return state.change(wanted.changed(entry.spec))
+
+    await desk.host.submit(decide)
+    return Json(await desk.described(warnings))
+
+
+@at_desk
+async def pause_changefeed(desk: Desk) -> Response:
+    """Stop moving rows; positions stay. To pause a paused one changes nothing."""
+    await desk.host.submit(lambda state: state.pause(desk.name))
+    return Json(await desk.described())
+
+
+@at_desk
+async def resume_changefeed(desk: Desk) -> Response:
+    """Go on where it was, also out of `failed`: whatever was wrong is said to be mended."""
+    if await desk.request.body():
+        await body_as(desk.request, ResumeRequest)
+    await desk.host.submit(lambda state: state.resume(desk.name))
+    return Json(await desk.described())
+
+
+@at_desk
+async def remove_changefeed(desk: Desk) -> Response:
+    """Stop, and remove its positions and records. Topics that it has written stay. To remove one that is gone: 404."""
+    await desk.host.submit(lambda state: state.remove(desk.name))
+    entry = desk.state.feeds.get(desk.name)
+    deadline = asyncio.get_running_loop().time() + REMOVE_WAIT_S
+    while (left := entry is not None and desk.state.feeds.get(desk.name) is entry) and desk.in_office:
+        if asyncio.get_running_loop().time() > deadline:
+            break
+        await asyncio.sleep(LOOK_AGAIN_S)
+    body = {"id": desk.name, "state": "removing" if left else "removed",
+            "why": views.why_not_removed(desk.name, desk.host.machine) if left else ""}
+    return Json(body, status_code=202, headers={"location": PATH + desk.name})
+
+
+@at_desk
+async def list_tables(desk: Desk) -> Response:
+    """Its tables with checkpoint, error, and the dispatchers that move them."""
+    return await _of_maintainer(desk, "tables")
+
+
+@at_desk
+async def list_operators(desk: Desk) -> Response:
+    """What is being done to its maintainer and its dispatchers: kind, state, what it waits for, how long."""
+    return await _of_maintainer(desk, "operators", views.maintainer_operators(desk.name, desk.host.machine))
+
+
+@at_desk
+async def list_blockers(desk: Desk) -> Response:
+    """Whatever waits: what, who would have to act, why, how long; oldest first [C9]."""
+    return await _of_maintainer(desk, "blockers", views.coordinator_blockers(desk.name, desk.host.machine))
+
+
+async def _of_maintainer(desk: Desk, what: str, own: list[dict[str, Any]] | None = None) -> Response:
+    """`own`: what the coordinator knows of it. `why`: the maintainer's part is unknown."""
+    entry = desk.state.entry(desk.name)
+    said, why = await hear(desk.capture, desk.name, entry)
+    items = [*(own or ()), *(said[what] if said is not None else ())]
+    views.name_tables(items, entry.spec.source, desk.reign)
+    if what == "blockers":
+        items.sort(key=lambda item: -item["age_s"])
+    total = len(items) if said is not None or own is not None else None
+    return Json({"total": total, "items": items, "why": why})
+
+
+def _refuse_unless_there(state: CoordinatorState, source: str) -> None:
+    if state.entry(source).removing:
+        raise InvalidRequest(f"source {source!r} is being removed")

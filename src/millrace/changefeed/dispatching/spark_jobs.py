@@ -1,0 +1,55 @@
+"""Jobs of all changefeeds of one capture on its one Spark session [P8].
+
+In: where Spark is, asked for at the first job: a capture without changefeeds opens nothing. Out: endings, and why no
+job starts now, with its age. Promise: whatever is wrong with Spark, also that nobody has named one, ends as NotStarted,
+and the next job tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from millrace.errors import ConfigError
+from millrace.model.rounds import TaskPlan
+from millrace.ops.ports import Clock
+from millrace.pipeline.rounds import Ending, NotStarted, Runner
+from millrace.pipeline.session import Place, Session
+
+
+class SparkJobs:
+    def __init__(self, place: Callable[[], Place], clock: Clock, owner: str = "") -> None:
+        self._place, self._clock, self._owner = place, clock, owner
+        self._session: Session | None = None
+        self._runner: Runner | None = None
+        self.why = ""                                    # no job starts; empty: the last one did
+        self.since = clock.now()
+        self.jobs = 0                                    # that Spark has been given
+
+    @property
+    def session(self) -> Session:
+        """Not yet opened, perhaps: that is for whoever calls `spark` on it. ConfigError: nobody has named a Spark."""
+        if self._session is None:
+            self._session = Session(self._place())
+        return self._session
+
+    async def run(self, plans: Sequence[TaskPlan]) -> Ending:
+        try:
+            runner = self._runner = self._runner or Runner(self.session, self._owner)
+        except ConfigError as error:
+            return self._noted(NotStarted(str(error)))
+        return self._noted(await runner.run(plans))
+
+    def _noted(self, ending: Ending) -> Ending:
+        why = ending.why if isinstance(ending, NotStarted) else ""
+        self.jobs += not why
+        if bool(why) != bool(self.why):
+            self.since = self._clock.now()
+        self.why = why
+        return ending
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.close()
+        elif self._session is not None:
+            await asyncio.to_thread(self._session.close)

@@ -1,0 +1,228 @@
+"""`millrace changefeed create|list|get|…`, over the API of a capture."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from millrace.cli.changefeed_views import bytes_text, facts, held_up, seconds
+from millrace.cli.changefeed_waits import path_of, wait_until_gone, wait_until_moving
+from millrace.cli.client import Api
+from millrace.cli.exits import USAGE, CommandFailed
+from millrace.cli.output import Form, console, show, table_of
+from millrace.cli.spec_file import read_spec_file
+from millrace.ops.secrets import REMEDY, has_clear_password
+
+app = App(name="changefeed", help="Tables of a source taken to a sink, change by change.")
+
+Output = Annotated[Form, Parameter(alias="-o")]
+Rules = Annotated[list[str] | None, Parameter(negative="", consume_multiple=False)]
+OnError = Literal["isolate", "fail"]
+
+
+@app.command
+def create(
+    id: str, *, source: str | None = None, sink: str | None = None, tables: Rules = None, config: str | None = None,
+    on_error: OnError | None = None, paused: bool = False, wait: bool = False, timeout_s: float = 120.0,
+    dir: str = ".millrace",
+) -> None:
+    """Take tables of a source to a sink from now on. What cannot be is refused, with the place shown.
+
+    Parameters
+    ----------
+    id
+        Its name: small letters, digits, '_' and '-'.
+    source
+        The source that has the tables.
+    sink
+        Where they go, as kafka:?format=debezium-json: topics of our own log.
+    tables
+        Which tables: `public.*`, `!public.tmp_*`, may be given several times, the last match wins. Default: all.
+    config
+        File (YAML) with these and with `settings`: filter, projection, topic, partition_by for tables that a rule
+        names. What is given here as an option wins.
+    on_error
+        What one bad table does: isolate (the others go on, the default) or fail.
+    paused
+        Make it, and begin when it is resumed.
+    wait
+        Return when every table has a dispatcher at work.
+    timeout_s
+        How long to wait.
+    dir
+        Directory of the cluster.
+    """
+    given = {"source": source, "sink": sink, "tables": tables, "on_error": on_error, "paused": paused or None}
+    body = {**(read_spec_file(config) if config is not None else {}), "id": id}
+    body.update((field, value) for field, value in given.items() if value is not None)
+    for field in ("source", "sink"):
+        if field not in body:
+            raise CommandFailed(f"--{field}: missing; give it here or in the file of --config", USAGE)
+    if has_clear_password(str(body["sink"])):
+        raise CommandFailed(f"--sink: holds a password in the clear; {REMEDY}", USAGE)
+    api = Api.of(dir, "capture")
+    made = api.ask("POST", "/api/v2/changefeeds", body, timeout_s=90.0)
+    console().print(f"created {made['id']}: {made['source']} to {made['sink']}", soft_wrap=True, markup=False)
+    _warn(made)
+    if wait and not body.get("paused"):
+        wait_until_moving(api, id, timeout_s)
+
+
+@app.command(name="list")
+def list_(*, dir: str = ".millrace", output: Output = "table") -> None:
+    """List changefeeds with their state, checkpoint, lag and what holds them up."""
+    found = Api.of(dir, "capture").ask("GET", "/api/v2/changefeeds")
+    columns = ("changefeed", "state", "why", "source", "maintainer", "tables", "working", "checkpoint", "lag",
+               "waits for", "sink")
+    show(found, output, table_of(columns, [
+        (f["id"], f["state"], f["why"], f["source"], f["maintainer"], f["tables_count"], f["working_count"],
+         f["checkpoint"], bytes_text(f["lag_bytes"]), held_up(f), f["sink"]) for f in found["items"]]))
+
+
+@app.command
+def get(id: str, *, dir: str = ".millrace", output: Output = "table") -> None:
+    """Show one changefeed: state, checkpoint, lag, errors, settings."""
+    path = path_of(id)
+    found = Api.of(dir, "capture").ask("GET", path)
+    show(found, output, table_of(("", ""), facts(found)))
+    if output == "table" and found["errors"]:
+        console().print(table_of(("error", "class", "table", "count", "message"), [
+            (e["code"], e["class"], e["table"] or e["oid"], e["count"], e["message"]) for e in found["errors"]]))
+
+
+@app.command
+def update(id: str, *, config: str | None = None, on_error: OnError | None = None, dir: str = ".millrace") -> None:
+    """Other settings of tables for a changefeed that is paused; it goes on where it was when it is resumed.
+
+    Parameters
+    ----------
+    id
+        The changefeed.
+    config
+        File (YAML) with `settings`, all of them.
+    on_error
+        What one bad table does: isolate or fail.
+    dir
+        Directory of the cluster.
+    """
+    path = path_of(id)
+    body = {**(read_spec_file(config) if config is not None else {}), **({"on_error": on_error} if on_error else {})}
+    if not body:
+        raise CommandFailed("update: nothing to change; give --config or --on-error", USAGE)
+    changed = Api.of(dir, "capture").ask("PUT", path, body, timeout_s=90.0)
+    console().print(f"updated {changed['id']}")
+    _warn(changed)
+
+
+@app.command
+def pause(id: str, *, dir: str = ".millrace") -> None:
+    """Stop moving rows; positions stay."""
+    path = path_of(id)
+    Api.of(dir, "capture").ask("POST", f"{path}/pause")
+    console().print(f"paused {id}")
+
+
+@app.command
+def resume(id: str, *, wait: bool = False, timeout_s: float = 120.0, dir: str = ".millrace") -> None:
+    """Go on where it was, also after it has failed.
+
+    Parameters
+    ----------
+    id
+        The changefeed.
+    wait
+        Return when every table has a dispatcher at work.
+    timeout_s
+        How long to wait.
+    dir
+        Directory of the cluster.
+    """
+    path = path_of(id)
+    api = Api.of(dir, "capture")
+    api.ask("POST", f"{path}/resume")
+    console().print(f"resumed {id}")
+    if wait:
+        wait_until_moving(api, id, timeout_s)
+
+
+@app.command
+def remove(id: str, *, wait: bool = False, drop_quarantine: bool = False, timeout_s: float = 120.0,
+           dir: str = ".millrace") -> None:
+    """Stop, and remove its positions and records. Topics that it has written stay, and are named.
+
+    Parameters
+    ----------
+    id
+        The changefeed.
+    wait
+        Return when everything is gone.
+    drop_quarantine
+        Rows that stand in its quarantine go with it; without this it is not removed while there are any.
+    timeout_s
+        How long to wait.
+    dir
+        Directory of the cluster.
+    """
+    path = path_of(id)
+    api = Api.of(dir, "capture")
+    said = api.ask("DELETE", path + ("?drop_quarantine=true" if drop_quarantine else ""))
+    if wait and said["state"] != "removed":
+        wait_until_gone(api, id, timeout_s)
+        said["state"] = "removed"
+    if said["state"] == "removed":
+        console().print(f"removed {id}: its positions, records and quarantine")
+    else:
+        console().print(f"removing {id}{': ' if said['why'] else ''}{said['why']}", soft_wrap=True)
+    for topic in said["kept"] or ():
+        console().print(f"kept: topic {topic}", soft_wrap=True, markup=False)
+    if said["kept"] is None:
+        console().print(f"kept: topics that it has written; which is not known: {said['kept_why']}", soft_wrap=True)
+
+
+@app.command
+def tables(id: str, *, dir: str = ".millrace", output: Output = "table") -> None:
+    """List its tables with checkpoint, and the dispatchers that move them."""
+    path = path_of(id)
+    found = Api.of(dir, "capture").ask("GET", f"{path}/tables")
+    columns = ("table", "checkpoint", "isolated", "span", "partitions", "capture", "state", "error")
+    show(found, output, table_of(columns, [
+        (t["table"] or t["oid"], t["checkpoint"], "yes" if t["isolated"] else "", d["span"], len(d["partitions"]),
+         d["capture"], d["state"], t["error"]["code"] if t["error"] else "")
+        for t in found["items"] for d in t["dispatchers"]]))
+    _unknown(found, output)
+
+
+@app.command
+def operators(id: str, *, dir: str = ".millrace", output: Output = "table") -> None:
+    """List what is being done to its maintainer and its dispatchers."""
+    path = path_of(id)
+    found = Api.of(dir, "capture").ask("GET", f"{path}/operators")
+    columns = ("what", "table", "kind", "state", "capture", "to", "age", "why", "waits for")
+    show(found, output, table_of(columns, [
+        (o["what"], o["table"] or o["oid"], o["kind"], o["state"], o["capture"], o["destination"], seconds(o["age_s"]),
+         o["reason"], o["waits_for"]) for o in found["items"]]))
+    _unknown(found, output)
+
+
+@app.command
+def blockers(id: str, *, dir: str = ".millrace", output: Output = "table") -> None:
+    """List whatever waits: what, who would have to act, why, how long."""
+    path = path_of(id)
+    found = Api.of(dir, "capture").ask("GET", f"{path}/blockers")
+    show(found, output, table_of(("what", "who", "age", "why"), [
+        (b["what"], b["owner"], seconds(b["age_s"]), b["reason"]) for b in found["items"]]))
+    _unknown(found, output)
+
+
+# -- showing ----------------------------------------------------------------------------------------------------------
+
+
+def _warn(found: dict[str, Any]) -> None:
+    for warning in found["warnings"]:
+        console().print(f"warning: {warning['about']}: {warning['text']}", soft_wrap=True, markup=False)
+
+
+def _unknown(found: dict[str, Any], output: Form) -> None:
+    if found["why"] and output == "table":
+        console().print(f"not all: {found['why']}", soft_wrap=True, markup=False)

@@ -1,0 +1,51 @@
+"""A changefeed as commands tell it: facts, what it waits for. What the API does not know is not told as zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def waiting(found: dict[str, Any]) -> str:
+    """What a running changefeed still lacks; empty: every dispatcher works."""
+    if found["state"] != "normal":
+        return f"{found['state']}{': ' if found['why'] else ''}{found['why']}"
+    if found["working_count"] is None or found["resolved"] is None:
+        return f"normal: {held_up(found) or 'its source has made no mark yet'}"
+    if found["working_count"] < found["dispatchers_count"]:
+        return f"{found['working_count']} of {found['dispatchers_count']} dispatchers work"
+    return ""
+
+
+def held_up(found: dict[str, Any]) -> str:
+    """The oldest thing that waits; empty where nothing does."""
+    oldest = found["oldest_blocker"]
+    return "" if oldest is None else f"{oldest['what']}: {oldest['reason']} ({seconds(oldest['age_s'])})"
+
+
+def facts(f: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [
+        ("changefeed", f["id"]), ("source", f["source"]), ("sink", f["sink"]), ("tables", ", ".join(f["rules"])),
+        *((f"settings[{i}]", _settings(one)) for i, one in enumerate(f["settings"])),
+        ("on error", f["on_error"]), ("state", f["state"]), ("why", f["why"]),
+        ("maintainer", None if f["maintainer"] is None else f"capture {f['maintainer']}"),
+        ("epoch", f["maintainer_epoch"]), ("tables there", f["tables_count"]), ("isolated", f["isolated_count"]),
+        ("dispatchers at work", None if f["working_count"] is None else
+         f"{f['working_count']} of {f['dispatchers_count']}"),
+        ("checkpoint", f["checkpoint"]), ("since", seconds(f["checkpoint_age_s"])), ("resolved", f["resolved"]),
+        ("lag", bytes_text(f["lag_bytes"])), ("waits for", held_up(f)),
+        *((f"warning: {w['about']}", w["text"]) for w in f["warnings"]),
+    ]
+
+
+def _settings(one: dict[str, Any]) -> str:
+    said = [f"{field} {value if isinstance(value, str) else ', '.join(value)}" for field, value in one.items()
+            if value and field != "tables"]
+    return f"{one['tables']}: {'; '.join(said)}"
+
+
+def seconds(value: float | None) -> str | None:
+    return None if value is None else f"{value:,.1f} s"
+
+
+def bytes_text(value: str | None) -> str | None:
+    return None if value is None else f"{int(value) / (1 << 20):,.1f} MiB"
