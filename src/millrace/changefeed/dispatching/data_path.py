@@ -16,7 +16,8 @@ from typing import NamedTuple
 from millrace import limits
 from millrace.changefeed.dispatching.feed_jobs import Jobs
 from millrace.changefeed.dispatching.feed_rounds import FeedRounds
-from millrace.changefeed.dispatching.hosted import Hosted, Part
+from millrace.changefeed.dispatching.hosted import Hosted
+from millrace.changefeed.dispatching.parts import Around, StreamPart
 from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.feeds.ports import DispatchingReport, Rounds, Work
 from millrace.core.delivery.failures import Whose, feed_error, of_ours
@@ -80,7 +81,7 @@ class DataPath:
         stands = hosted.stands
         if stands.why is Why.SUPERSEDED:
             return False
-        trouble = next((part.lister.trouble for part in hosted.parts if part.lister.trouble is not None), None)
+        trouble = next((part.lister.trouble for part in hosted.all_parts if part.lister.trouble is not None), None)
         if trouble is not None:
             hosted.trouble = self._error(trouble, hosted.whose)
         elif stands.why is Why.AGAIN:
@@ -126,15 +127,15 @@ class DataPath:
         topic = table_topic(table.source, table.oid)
         topic_id = (await self._client.topic(topic)).id
         setup = Setup(bootstrap=self._bootstrap, sink=spec.sink, source=table.source, database=database)
-        hosted = Hosted(work, rounds, whose, progress, setup, (topic_id, topic))
+        hosted = Hosted(work, rounds, whose, progress, setup)
         try:
             sink = _sink_of(spec)
         except UserError as error:
             hosted.refused = self._error(error, whose)
             return hosted
+        around = Around(self._client, progress, sink, work)
         hosted.parts = tuple(
-            Part(self._client, progress, sink, work=work, topic_id=topic_id, partition=partition)
-            for partition in work.span.partitions)
+            StreamPart(around, (topic_id, topic), partition) for partition in work.span.partitions)
         return hosted
 
     def _error(self, error: MillraceError, whose: Whose) -> FeedError:

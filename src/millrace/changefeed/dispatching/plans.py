@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from millrace.changefeed.dispatching.hosted import Hosted, Part
+from millrace.changefeed.dispatching.hosted import Hosted
+from millrace.changefeed.dispatching.parts import CopyPart, Part
+from millrace.core.delivery.merging import CopyGoal
 from millrace.core.delivery.rounds import Job
 from millrace.core.delivery.source_marks import Goal
 from millrace.model.positions import Point
@@ -22,7 +24,8 @@ from millrace.pipeline.kafka.setup import MOVER, Setup, encode_setup
 
 RECORD_BYTES = 64 * 1024           # about what a record of a table's topic has: it only packs tasks
 
-Goals = list[tuple[Part, Goal]]
+AnyGoal = Goal | CopyGoal
+Goals = list[tuple[Part, AnyGoal]]
 
 
 class Ready(NamedTuple):
@@ -36,9 +39,9 @@ class Ready(NamedTuple):
         return sum(backlog_bytes(part, goal) for part, goal in self.goals)
 
 
-def backlog_bytes(part: Part, goal: Goal) -> int:
-    assert part.machine.position is not None
-    return (goal.to.offset - part.machine.position.next_offset) * RECORD_BYTES
+def backlog_bytes(part: Part, goal: AnyGoal) -> int:
+    """Between numbers of a copy's records there are gaps, but a plan has no more than the part's step."""
+    return min(goal.to.offset - part.at.offset, part.step) * RECORD_BYTES
 
 
 class Sent(NamedTuple):
@@ -70,9 +73,9 @@ def planned(
         for setup, ones in by_setup.items():
             topics, schemas = dict[UUID, str](), dict[UUID, TableSchema]()
             works = tuple(work for one in ones for work in _works(one, rounds, out.sent, deadline_s))
-            for hosted, goals in ones:
-                topics.update([hosted.source_topic])
+            for _, goals in ones:
                 for part, _ in goals:
+                    topics.update([part.source_topic])
                     topics |= part.lister.names
                     schemas |= {table.id: table for table in part.versions()}
             names = tuple(TopicName(topic_id, name) for topic_id, name in topics.items())
@@ -86,4 +89,7 @@ def _works(ready: Ready, rounds: Iterator[int], sent: dict[int, Sent], deadline_
         backlog = backlog_bytes(part, goal)
         plan = part.machine.plan(next(rounds), goal.to, goal.resolved)
         sent[plan.round] = Sent(ready.hosted, part, plan.from_)
-        yield Work(ready.hosted.dispatcher, plan, backlog, deadline_s)
+        copied = None
+        if isinstance(part, CopyPart) and isinstance(goal, CopyGoal):
+            copied = part.work(goal, ready.hosted.stream_of(part))
+        yield Work(ready.hosted.dispatcher, plan, backlog, deadline_s, copied)

@@ -19,6 +19,7 @@ from millrace.core.delivery.source_marks import At, Marks
 from millrace.core.sources.reader import NO_FLAWS
 from millrace.model.positions import Point
 from millrace.model.spans import TablePartition
+from millrace.model.tables import Lsn
 
 # Switches of the tests, each plants one mistake; production passes none.
 FLAWS = {
@@ -43,6 +44,7 @@ class CopyGoal(NamedTuple):
     copy: int
     to: Point
     pieces: tuple[Piece, ...]
+    resolved: Lsn = 0                                    # a copy resolves nothing
 
 
 class Merge(NamedTuple):

@@ -29,6 +29,7 @@ from millrace.model.quarantine import Quarantined, encode_quarantined
 from millrace.model.tables import TableSchema
 from millrace.model.writes import WritePlan, WriteResult
 from millrace.ops.real import RealRandom
+from millrace.pipeline.kafka.copied import copied_groups
 from millrace.pipeline.kafka.pieces import Maker, Points
 from millrace.pipeline.kafka.reading import Group, Range, groups
 from millrace.sink.kafka.headers import NAME, value_of
@@ -95,7 +96,9 @@ class Flow:
     # -- in ----------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        async for group in groups(self._client, self._job.source, self._job.schemas):
+        source = self._job.source
+        read = groups if source.copied is None else copied_groups
+        async for group in read(self._client, source, self._job.schemas):
             while sum(self._pending.values()) >= limits.WORK_PENDING_BYTES_MAX:
                 self._delivered.clear()
                 await self._delivered.wait()
