@@ -206,10 +206,9 @@ class Consumer:
 
     def step(self, partition: int) -> bool:
         """False: nothing to do."""
-        at, ahead = self.stream[partition], self.found.get((0, partition), set())
+        at = self.stream[partition]
         books = [book for book in self.books.of(OID, "f") if not book.is_done(partition, self._at(book, partition))]
-        reached = max([at, *(Point(point.offset, point.row + 1) for point in ahead)])
-        stands = Stands(at, reached, {book.number: self._at(book, partition) for book in books})
+        stands = Stands(at, {book.number: self._at(book, partition) for book in books})
         steps = {book.number: self.random.randint(1, 4) for book in books}
         part = TablePartition(TableId("s", OID), partition)
         copy, limit = self.merging.merge(part, books, stands, steps)

@@ -159,7 +159,7 @@ class StreamPart(Part):
             if copy.book.is_done(part.partition, copy.at):
                 self._done.add(number)
                 del self.copies[number]
-        stands = Stands(self.at, self.machine.reached, {number: copy.at for number, copy in self.copies.items()})
+        stands = Stands(self.at, {number: copy.at for number, copy in self.copies.items()})
         steps = {number: copy.step for number, copy in self.copies.items()}
         found, limit = progress.merging.merge(part, [copy.book for copy in self.copies.values()], stands, steps)
         if found is not None:

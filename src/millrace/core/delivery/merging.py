@@ -26,7 +26,6 @@ FLAWS = {
     "wait_snapshot": "the stream begins before the snapshot's chunks are in [S4]",
     "wait_window": "a window is put before the stream has come to its high mark [S5]",
     "changed": "keys that changed behind the low mark are put all the same [S5]",
-    "reached": "rows that a scan found ahead of the position count as not there [S5]",
 }
 
 
@@ -55,11 +54,9 @@ class Merge(NamedTuple):
 
 
 class Stands(NamedTuple):
-    """`at`: the stream's position. `reached`: behind its last row that stands in a target. `copies`: positions of the
-    copies that are not done."""
+    """`at`: the stream's position. `copies`: those of the copies that are not done."""
 
     at: Point
-    reached: Point
     copies: Mapping[int, Point]
 
 
@@ -131,10 +128,11 @@ class Merging:
         return CopyGoal(book.number, Point(to, 0), tuple(pieces))
 
     def _changed(self, part: TablePartition, book: Book, portion: Portion, stands: Stands) -> tuple[int, int] | None:
+        """Rows of the stream that a scan found ahead of its position stand before the place of every portion that has
+        not been put: whoever planned them knew of no mark behind it, else it had known of the portion."""
         if "changed" in self._flaws:
             return None
-        reached = stands.at if "reached" in self._flaws else stands.reached
-        end = reached.offset + (reached.row > 0)
+        end = stands.at.offset + (stands.at.row > 0)
         if portion.high is None:
             start = self._begins(part, book) or 0
         else:

@@ -68,12 +68,6 @@ class Takeover(Taking):
         self._ready()
 
     # -- rounds --------------------------------------------------------------------------------------------------------
-    @property
-    def reached(self) -> Point:
-        """Behind the last row that stands in a target, stored or found by the scan."""
-        assert self.position is not None
-        return max([self.position.at, *(Point(point.offset, point.row + 1) for point in self._ends.ahead)])
-
     def plan(self, round_: int, to: Point, resolved: Lsn) -> WritePlan:
         """The next round, its number above every one before in this epoch. One at a time [P2]."""
         assert self.state is State.READY, self.state

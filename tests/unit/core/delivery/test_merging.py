@@ -64,7 +64,7 @@ def misplaced(rows: list[Row], snapshot: int) -> list[str]:
     return wrong
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_S4_S5_who_upserts_by_key_has_the_rows_of_the_source_and_none_came_twice(seed: int) -> None:
     assert played(seed) == []
@@ -72,4 +72,4 @@ def test_S4_S5_who_upserts_by_key_has_the_rows_of_the_source_and_none_came_twice
 
 @pytest.mark.parametrize("flaw", sorted(FLAWS))
 def test_S4_S5_each_planted_mistake_is_found(flaw: str) -> None:
-    assert any(played(seed, frozenset({flaw})) for seed in range(400))
+    assert any(played(seed, frozenset({flaw})) for seed in range(40))
