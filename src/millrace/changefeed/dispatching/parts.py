@@ -138,6 +138,8 @@ class StreamPart(Part):
             if book.is_done(partition, stored.at):
                 self._done.add(book.number)
                 continue
+            if self.machine.state is State.ENDED:        # stopped meanwhile
+                return
             self.copies[book.number] = part
             await part.taker.run()
 
