@@ -52,7 +52,7 @@ class Face:
 
     def __init__(self, number: int, http_port: int, link_port: int, store: SqliteStore, log: Log) -> None:
         self.id, self.ports, self.store, self.client = number, real_ports(), store, log.client
-        self.link_port, self.spark = link_port, None
+        self.link_port, self.spark, self.changefeeds = link_port, None, None
         process = self.ports.processes.me()
         me = Candidate(number, f"127.0.0.1:{http_port}", process)
         info = CaptureInfo(number, 1, me.address, process.pid, f"127.0.0.1:{link_port}", process)
@@ -67,6 +67,9 @@ class Face:
     reign = property(lambda self: self.shell.reign)
     coordinator_address = property(lambda self: self.shell.other_address)
     coordinator_id = property(lambda self: self.shell.holder_id)
+
+    def not_ready(self) -> str:
+        return ""
 
     async def members(self) -> list[CaptureInfo]:
         return await living(self.store)

@@ -238,5 +238,11 @@ PASSED_LOOK_MIN_S = 0.02           # between two looks at a ddl position while s
 PASSED_LOOK_MAX_S = 1.0            # ... up to this: a barrier may wait for hours behind an isolated table
 CHANGEFEEDS_STOP_S = 3.0           # of each part: all of them fit into what a supervisor gives a process
 
+# -- what people ask about changefeeds -----------------------------------------------------------------------------
+QUARANTINE_ANSWER_S = 20.0         # for reading a quarantine: below what a command waits for its answer
+REPLAY_S = 40.0                    # for one row: what stands behind it in its partition is looked through
+QUARANTINE_SETTLE_MAX = 1_000      # rows dropped by one append
+SOURCE_TABLES_S = 20.0             # for a source's tables: a `progress` of a million records is read in less
+
 # -- copies through changefeeds ------------------------------------------------------------------------------------
 COPY_NUMBER_BITS = 24              # records of one chunk in one partition: sixteen million of a mebibyte each

@@ -221,6 +221,43 @@ def test_S1_a_removed_source_leaves_nothing_and_its_name_can_be_used_again(site:
         site.refused(3, "source", "get", "twice")
 
 
+def test_C8_C9_a_changefeed_is_told_of_over_kill_9_of_its_maintainer_and_leaves_nothing(site: Site, shop: str) -> None:
+    """Without Spark: control answers, and says that Spark is what it waits for [P8]."""
+    path = "/api/v2/changefeeds/orders"
+
+    def answer(capture: int, of: str = "") -> dict[str, Any]:
+        told = site.http(capture, "GET", path + of)
+        assert told.status_code == 200, told.text
+        found: dict[str, Any] = told.json()
+        return found
+
+    site.millrace("source", "create", "till", "--url", reference(site, shop), "--tables", "public.*", "--wait")
+    try:
+        sink = ("--sink", "kafka:?format=debezium-json")
+        site.millrace("changefeed", "create", "orders", "--source", "till", "--tables", "public.*", *sink, "--wait")
+        before = answer(0)
+        assert (before["state"], before["tables_count"], before["working_count"]) == ("normal", 2, 2)
+        assert site.refused(4, "source", "remove", "till").endswith("changefeed orders; remove that first\n")
+        wait_for(lambda: any(b["owner"] == "Spark" for b in answer(1, "/blockers")["items"]), "Spark to be missed")
+
+        os.kill(site.status()["captures"][before["maintainer"]]["pid"], signal.SIGKILL)
+        other = 1 - before["maintainer"]
+        wait_for(lambda: answer(other)["maintainer_epoch"] > before["maintainer_epoch"], "another maintainer")
+        wait_for(lambda: answer(other)["working_count"] == 2, "all dispatchers to work again")
+        tables = answer(other, "/tables")
+        assert [t["table"] for t in tables["items"]] == ["public.customers", "public.orders"]
+        wait_for(lambda: site.status()["healthy"], "the killed capture to be back")
+        shown = site.status()["changefeeds"]
+        assert [(f["id"], f["state"]) for f in shown] == [("orders", "normal")]
+        assert any("orders" in c["changefeeds"] for c in site.http(0, "GET", "/api/v2/captures").json()["items"])
+    finally:
+        site.millrace("changefeed", "remove", "orders", "--wait")
+        site.millrace("source", "remove", "till", "--wait")
+    groups = json.loads(site.millrace("group", "list", "-o", "json").stdout)["items"]
+    assert [g["group"] for g in groups if g["group"].startswith("millrace.orders")] == []
+    assert [topic for topic in site.topics() if "orders" in topic or "till" in topic] == []
+
+
 def test_A1_every_capture_accepts_and_the_coordinator_answers(site: Site) -> None:
     body = {"name": "far", "url": "postgresql://nobody@127.0.0.1:1/none", "tables": ["public.*"]}
     made = site.http(0, "POST", "/api/v2/sources", json=body)

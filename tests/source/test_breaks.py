@@ -16,6 +16,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from millrace.core.sources.reader import ServerFacts
+from millrace.errors import SourceUnreachable
+from millrace.source.database.connect import Connection
+from millrace.source.database.guard import server_facts
+from millrace.source.reading import raising
 from millrace.source.server.embedded import PostgresServer
 from support_breaks import (
     TABLE,
@@ -169,6 +174,27 @@ def raise_and_kill(rig: Rig, *, lives: int, seed: int) -> None:
 
 def test_S9_killed_again_and_again_while_a_generation_begins(rig: Rig) -> None:
     raise_and_kill(rig, lives=2, seed=3)
+
+
+def test_S4_a_generation_that_fails_behind_its_plans_leaves_no_snapshot_held(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A held snapshot holds back VACUUM: nobody but the copier knows it, so the copier has to end."""
+    run(rig.url, *TABLE)
+    asked = server_facts
+    failures = iter([SourceUnreachable("planted: the slot's connection is gone")] * 2)
+
+    async def fail_twice(connection: Connection) -> ServerFacts:
+        for failure in failures:
+            raise failure
+        return await asked(connection)
+
+    monkeypatch.setattr(raising, "server_facts", fail_twice)
+    with rig.reader() as reader:
+        rig.verify(reader)
+        assert reader.status.generation > 1, "the planted failures were met"
+        held = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
+        wait_for(lambda: ask(rig.url, held) == [(0,)], "no transaction is left open", 20)
 
 
 @pytest.mark.long

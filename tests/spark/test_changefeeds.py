@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from millrace.errors import UnknownTopicOrPartition
+from millrace.model.tables import parse_lsn
 from support_cluster import wait_for
 from support_postgres import database, server_of
 from support_source_world import Source, SourceWorld
@@ -29,11 +30,10 @@ TOMBSTONE: Message = ("tombstone", None, None)
 class Shop:
     """Writes rows, and knows which messages are due for them, key by key."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, source: Source, db: psycopg.Connection[Any]) -> None:
+        self.source, self._db = source, db
         self.rows: dict[int, dict[str, Any]] = {}
         self.due: dict[int, list[Message]] = {}
-        self._db = psycopg.connect(source.url, autocommit=True)
         self._next = 0
 
     def work(self, count: int) -> None:
@@ -115,11 +115,11 @@ def test_P5_each_change_is_in_its_topic_once_over_kills_of_every_capture(spark_s
     with (
         server_of(15) as server, database(server) as name,
         SourceWorld(settings={"MILLRACE_SPARK__REMOTE": spark_server.remote}) as world,
+        psycopg.connect(server.url(name), autocommit=True) as db,
     ):
-        with psycopg.connect(server.url(name), autocommit=True) as db:
-            db.execute(TABLE)
+        db.execute(TABLE)
         with world.source(server, name) as source:
-            shop = Shop(source)
+            shop = Shop(source, db)
             shop.work(20)
             world.cluster.ask("POST", "/api/v2/changefeeds", {
                 "id": "orders", "source": source.name, "sink": SINK, "tables": ["public.*"]}, kind="capture")
@@ -136,12 +136,7 @@ def test_P5_each_change_is_in_its_topic_once_over_kills_of_every_capture(spark_s
                 world.cluster.wait_for(lambda: world.cluster.status()["healthy"], "the killed capture to be back")
 
             lsn = source.lsn()
-            wait_for(lambda: changefeed(world, "orders")["checkpoint"] is not None
-                     and _lsn(changefeed(world, "orders")["checkpoint"]) >= lsn, "the checkpoint to follow", 60.0)
+            wait_for(lambda: parse_lsn(changefeed(world, "orders")["checkpoint"] or "0/0") >= lsn,
+                     "the checkpoint to follow", 60.0)
             shop.wait("nothing more")
             world.cluster.ask("DELETE", "/api/v2/changefeeds/orders", kind="capture")
-
-
-def _lsn(text: str) -> int:
-    high, _, low = text.partition("/")
-    return (int(high, 16) << 32) + int(low, 16)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from millrace.api import captures, changefeeds, health, maintainers, metrics, sources
+from millrace.api import captures, changefeeds, health, maintainers, metrics, quarantine, sources
 from millrace.api.capture_metrics import registry
 from millrace.api.problems import HANDLERS
 from millrace.changefeed.capture import Capture
@@ -33,6 +33,10 @@ CAPTURE_ROUTES = [
     Route("/api/v2/changefeeds/{name}/tables", changefeeds.list_tables),
     Route("/api/v2/changefeeds/{name}/operators", changefeeds.list_operators),
     Route("/api/v2/changefeeds/{name}/blockers", changefeeds.list_blockers),
+    Route("/api/v2/changefeeds/{name}/quarantine", quarantine.list_rows),
+    Route("/api/v2/changefeeds/{name}/quarantine", quarantine.drop_rows, methods=["DELETE"]),
+    Route("/api/v2/changefeeds/{name}/quarantine/{row}", quarantine.get_row),
+    Route("/api/v2/changefeeds/{name}/quarantine/{row}/replay", quarantine.replay_row, methods=["POST"]),
     Route("/api/v2/maintainers", maintainers.list_maintainers),
     Route("/api/v2/maintainers/{name}", maintainers.get_maintainer),
 ]

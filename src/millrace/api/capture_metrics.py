@@ -10,6 +10,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from millrace import __version__
+from millrace.api.changefeed_metrics import changefeed_metrics
 from millrace.api.sources import state_of
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
@@ -67,6 +68,8 @@ class CaptureCollector(Collector):
         yield family("millrace_capture_lease_valid", float(capture.membership.valid))
         yield family("millrace_is_coordinator", float(reign is not None))
         yield family("millrace_coordinator_tenures_total", capture.shell.tenures if capture.shell is not None else 0)
+        if capture.changefeeds is not None:
+            yield from changefeed_metrics(capture.changefeeds)
         if reign is not None:
             yield from self._sources(reign)
             yield from self._readers({name: host.reader for name, host in reign.hosts.items() if host.reader})

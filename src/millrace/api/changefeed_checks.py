@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from millrace import limits
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.homes.progress import ProgressReader
 from millrace.core.feeds.feeds import check_spec
@@ -27,7 +28,6 @@ from millrace.sink.routes import check_sink
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-READ_S = 20.0             # a `progress` of a million records is read in less; a log that is away is not waited for
 NO_SPARK = "no Spark is configured; set spark.remote or spark.master"
 
 
@@ -96,15 +96,22 @@ def _check_tables(capture: Capture, spec: ChangefeedSpec, tables: list[TableSche
 
 async def source_tables(client: LogClient, source: str) -> list[TableSchema]:
     """Those that are not dropped; none before its reader has named the first."""
+    known = await read_tables(client, source)
+    return [table for oid, table in known.schemas.items() if oid not in known.dropped]
+
+
+async def read_tables(client: LogClient, source: str) -> Tables:
+    """All that its `progress` names, with all their versions."""
     known, progress = Tables(), ProgressReader(client, source)
     try:
-        async with asyncio.timeout(READ_S):
+        async with asyncio.timeout(limits.SOURCE_TABLES_S):
             await progress.open()
             for page in await progress.there():
                 for _, record in page:
                     known.replay(record)
     except UnknownSource:
-        return []
+        pass
     except TimeoutError:
-        raise Unreachable(f"the tables of source {source!r} could not be read from the log in {READ_S:g} s") from None
-    return [table for oid, table in known.schemas.items() if oid not in known.dropped]
+        why = f"the tables of source {source!r} could not be read from the log in {limits.SOURCE_TABLES_S:g} s"
+        raise Unreachable(why) from None
+    return known

@@ -25,8 +25,8 @@ def describe(entry: FeedEntry, heard: Heard | None, machine: Coordinator, reign:
     state, why = _state(entry, heard)
     errors = said["errors"] if said is not None else []
     blockers = coordinator_blockers(spec.id, machine)
-    if said is not None and said["oldest_blocker"] is not None:
-        blockers.append(said["oldest_blocker"])
+    if said is not None:
+        blockers += [one for one in (said["oldest_blocker"], said["spark"]) if one is not None]
     body = {
         **_spec(spec),
         "created_ms": str(entry.created_ms),

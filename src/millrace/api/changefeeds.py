@@ -16,16 +16,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from millrace.api import changefeed_views as views
-from millrace.api.changefeed_checks import ChangefeedRequest, ChangefeedUpdate, check
+from millrace.api.changefeed_checks import ChangefeedRequest, ChangefeedUpdate, check, source_tables
 from millrace.api.forward import CHANGE_S, LOOK_AGAIN_S, by_coordinator
-from millrace.api.maintainers import hear, hear_all
+from millrace.api.maintainers import hear, hear_all, spark_blockers
 from millrace.api.problems import Json, body_as
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
 from millrace.changefeed.feeds.coordinator_host import CoordinatorHost
+from millrace.changefeed.homes.targets import Targets
+from millrace.changefeed.quarantine import Quarantine
+from millrace.core.feeds.choice import Rules
 from millrace.core.feeds.feeds import FeedsDecision, FeedsState
 from millrace.core.sources.registry import CoordinatorState
-from millrace.errors import InvalidRequest, NotCoordinator, Refused
+from millrace.errors import InvalidRequest, MillraceError, NotCoordinator, QuarantineNotEmpty, Refused
 from millrace.model.changefeeds import ChangefeedSpec
 
 PATH = "/api/v2/changefeeds/"
@@ -51,6 +54,12 @@ class Desk:
     @property
     def in_office(self) -> bool:
         return self.capture.feeds is not None and self.capture.feeds.coordinator is self.host
+
+    def flag(self, name: str) -> bool:
+        said = self.request.query_params.get(name, "false")
+        if said not in ("true", "false"):
+            raise InvalidRequest(f"{name}: true or false")
+        return said == "true"
 
     async def described(self, warnings: list[dict[str, str]] | None = None) -> dict[str, Any]:
         entry = self.state.entry(self.name)
@@ -149,7 +158,17 @@ async def resume_changefeed(desk: Desk) -> Response:
 
 @at_desk
 async def remove_changefeed(desk: Desk) -> Response:
-    """Stop, and remove its positions and records. Topics that it has written stay. To remove one that is gone: 404."""
+    """Stop, and remove positions, records and quarantine; `?drop_quarantine=true`: also rows that stand there. Topics
+    that it has written stay."""
+    spec = desk.state.entry(desk.name).spec
+    if desk.flag("drop_quarantine"):
+        standing = []
+    else:
+        standing = await Quarantine(desk.capture.client, desk.name).rows()
+    if standing:
+        raise QuarantineNotEmpty(f"changefeed {desk.name!r} has {len(standing)} rows in quarantine; settle them, or "
+                                 "remove it with drop_quarantine=true")
+    kept, kept_why = await _written_topics(desk.capture, spec)
     await desk.host.submit(lambda state: state.remove(desk.name))
     entry = desk.state.feeds.get(desk.name)
     deadline = asyncio.get_running_loop().time() + REMOVE_WAIT_S
@@ -158,7 +177,8 @@ async def remove_changefeed(desk: Desk) -> Response:
             break
         await asyncio.sleep(LOOK_AGAIN_S)
     body = {"id": desk.name, "state": "removing" if left else "removed",
-            "why": views.why_not_removed(desk.name, desk.host.machine) if left else ""}
+            "why": views.why_not_removed(desk.name, desk.host.machine) if left else "",
+            "kept": kept, "kept_why": kept_why}
     return Json(body, status_code=202, headers={"location": PATH + desk.name})
 
 
@@ -177,7 +197,9 @@ async def list_operators(desk: Desk) -> Response:
 @at_desk
 async def list_blockers(desk: Desk) -> Response:
     """Whatever waits: what, who would have to act, why, how long; oldest first [C9]."""
-    return await _of_maintainer(desk, "blockers", views.coordinator_blockers(desk.name, desk.host.machine))
+    desk.state.entry(desk.name)
+    own = [*views.coordinator_blockers(desk.name, desk.host.machine), *await spark_blockers(desk.capture)]
+    return await _of_maintainer(desk, "blockers", own)
 
 
 async def _of_maintainer(desk: Desk, what: str, own: list[dict[str, Any]] | None = None) -> Response:
@@ -190,6 +212,17 @@ async def _of_maintainer(desk: Desk, what: str, own: list[dict[str, Any]] | None
         items.sort(key=lambda item: -item["age_s"])
     total = len(items) if said is not None or own is not None else None
     return Json({"total": total, "items": items, "why": why})
+
+
+async def _written_topics(capture: Capture, spec: ChangefeedSpec) -> tuple[list[str] | None, str]:
+    """Topics that its tables go to now and that are there; None: cannot be said, and why."""
+    try:
+        rules, targets = Rules(spec), Targets(capture.client, spec)
+        names = {targets.topic_of(table) for table in await source_tables(capture.client, spec.source)
+                 if rules.takes(table.schema, table.name)}
+        return sorted(names & set(await capture.client.topics())), ""
+    except MillraceError as error:
+        return None, str(error)
 
 
 def _refuse_unless_there(state: CoordinatorState, source: str) -> None:

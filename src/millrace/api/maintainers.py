@@ -42,10 +42,9 @@ class Heard(NamedTuple):
 
 
 async def list_maintainers(request: Request) -> Response:
-    """The maintainers on this capture, in short; no other capture is asked."""
+    """The maintainers on this capture, in short, and why its Spark starts no jobs; no other capture is asked."""
     feeds = of(request)
-    items = [summary(host, feeds) for _, host in sorted(feeds.maintainers.items())]
-    return Json({"total": len(items), "items": items})
+    return Json(in_short(request.app.state.capture, feeds))
 
 
 async def get_maintainer(request: Request) -> Response:
@@ -76,6 +75,8 @@ async def hear_all(capture: Capture, entries: Mapping[str, FeedEntry]) -> dict[s
     for feed, place in places.items():
         said, why = answers[place.capture]
         mine = None if said is None else next((one for one in said["items"] if one["changefeed"] == feed), None)
+        if said is not None and mine is not None:
+            mine = {**mine, "spark": said["spark"]}
         found[feed] = _checked(Heard(mine, why), place)
     return found
 
@@ -87,6 +88,14 @@ async def hear(capture: Capture, feed: str, entry: FeedEntry) -> Heard:
     if entry.place is None:
         return Heard(None, "it has no maintainer yet")
     return _checked(await _ask(capture, entry.place.capture, f"{PATH}/{feed}"), entry.place)
+
+
+async def spark_blockers(capture: Capture) -> list[dict[str, Any]]:
+    """Captures whose Spark starts no jobs: what their dispatchers move waits [P8]. Those that do not answer are known
+    to the coordinator's own hearing."""
+    whom = sorted(info.id for info in await capture.members())
+    heard = await asyncio.gather(*(_ask(capture, of, PATH) for of in whom))
+    return [one.said["spark"] for one in heard if one.said is not None and one.said["spark"] is not None]
 
 
 def _checked(heard: Heard, place: Place) -> Heard:
@@ -101,7 +110,7 @@ async def _ask(capture: Capture, whom: int, path: str) -> Heard:
     if whom == capture.id and capture.feeds is not None:
         feeds, name = capture.feeds, path.removeprefix(PATH).removeprefix("/")
         if not name:
-            return Heard({"items": [summary(host, feeds) for host in feeds.maintainers.values()]})
+            return Heard(in_short(capture, feeds))
         host = feeds.maintainers.get(name)
         return Heard(in_full(host, feeds)) if host is not None else Heard(None)
     try:
@@ -115,6 +124,16 @@ async def _ask(capture: Capture, whom: int, path: str) -> Heard:
 
 
 # -- views ---------------------------------------------------------------------------------------------------------
+
+
+def in_short(capture: Capture, feeds: FeedCapture) -> dict[str, Any]:
+    items = [summary(host, feeds) for _, host in sorted(feeds.maintainers.items())]
+    spark = capture.changefeeds.spark if capture.changefeeds is not None else None
+    waits = None
+    if spark is not None and spark.why:
+        waits = blocker_view(Blocker(f"rounds of capture {capture.id}", "Spark", spark.why, spark.since),
+                             feeds.around.now())
+    return {"total": len(items), "items": items, "spark": waits}
 
 
 def summary(host: MaintainerHost, feeds: FeedCapture) -> dict[str, Any]:

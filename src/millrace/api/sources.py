@@ -15,11 +15,12 @@ from starlette.responses import Response
 
 from millrace.api.forward import by_coordinator
 from millrace.api.problems import Json, body_as
+from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
 from millrace.changefeed.reader_host import ReaderHost
 from millrace.core.sources import keeper
 from millrace.core.sources.registry import SourceEntry, publication_name, slot_name
-from millrace.errors import InvalidRequest
+from millrace.errors import InvalidRequest, SourceInUse
 from millrace.model.sources import SourceSpec
 from millrace.model.tables import lsn_text
 from millrace.ops.secrets import mask
@@ -78,6 +79,11 @@ async def remove_source(request: Request, reign: Reign) -> Response:
     force = request.query_params.get("force", "false")
     if force not in ("true", "false"):
         raise InvalidRequest("force: true or false")
+    capture: Capture = request.app.state.capture
+    feeds = capture.feeds.coordinator.machine.state.feeds if capture.feeds and capture.feeds.coordinator else {}
+    readers = sorted(feed for feed, entry in feeds.items() if entry.spec.source == name)
+    if readers:
+        raise SourceInUse(f"source {name!r} is read by changefeed {', '.join(readers)}; remove that first")
     remover = await reign.remove(name, force=force == "true")
     try:
         async with asyncio.timeout(REMOVE_WAIT_S):

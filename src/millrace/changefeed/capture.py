@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -24,9 +25,11 @@ from millrace.changefeed.workshop import workshop
 from millrace.errors import ConfigError, MillraceError
 from millrace.log.client import LogClient
 from millrace.ops.ports import Ports
-from millrace.pipeline.session import Session
 from millrace.store.campaign import CampaignTimes
 from millrace.store.contract import Candidate, Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = structlog.get_logger(__name__)
 
@@ -113,12 +116,10 @@ class Capture:
         return self.changefeeds.control if self.changefeeds is not None else None
 
     @property
-    def spark(self) -> Session | None:
-        """The one session of this capture, opened when it is first needed; None: nobody has named a Spark."""
-        if self.changefeeds is None:
-            return None
+    def spark(self) -> Callable[[], SparkSession] | None:
+        """Opens the one session of this capture if need be, and blocks meanwhile; None: nobody has named a Spark."""
         try:
-            return self.changefeeds.spark.session
+            return self.changefeeds.spark.session.spark if self.changefeeds is not None else None
         except ConfigError:
             return None
 

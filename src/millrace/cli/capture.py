@@ -14,9 +14,10 @@ app = App(name="capture", help="Captures of the cluster in --dir.")
 
 @app.command(name="list")
 def list_(*, dir: str = ".millrace", output: Annotated[Form, Parameter(alias="-o")] = "table") -> None:
-    """List living captures, who is coordinator, and which sources each reads."""
+    """List living captures, who is coordinator, which sources each reads, which changefeeds each maintains."""
     found = Api.of(dir, "capture").ask("GET", "/api/v2/captures")
-    columns = ("capture", "http", "pid", "liveness", "coordinator", "incarnation", "sources")
+    columns = ("capture", "http", "pid", "liveness", "coordinator", "incarnation", "sources",
+               "changefeeds")
     show(found, output, table_of(columns, [
         (c["id"], c["address"], c["pid"], c["liveness"], "yes" if c["is_coordinator"] else "", c["incarnation"],
-         ", ".join(c["sources"])) for c in found["items"]]))
+         ", ".join(c["sources"]), ", ".join(c["changefeeds"])) for c in found["items"]]))

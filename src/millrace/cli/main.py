@@ -20,6 +20,8 @@ from millrace.cli import (
     demo,
     doctor,
     group,
+    prove,
+    quarantine,
     serve,
     source,
     status,
@@ -47,8 +49,10 @@ app.command(capture.app)
 app.command(source.app)
 app.command(changefeed.app)
 app.command(table.app)
+app.command(quarantine.app)
 app.command(doctor.doctor)
 app.command(demo.demo)
+app.command(prove.prove)
 app.command(bench.app)
 
 

@@ -1,4 +1,4 @@
-"""`millrace status`: the supervisor's view of processes joined with the cluster's view of its members."""
+"""`millrace status`: the supervisor's view of processes joined with the cluster's view of members and changefeeds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from millrace.cli.changefeed_views import bytes_text, held_up
 from millrace.cli.client import Api, Kind
 from millrace.cli.exits import UNHEALTHY, CommandFailed
 from millrace.cli.layout import Layout
@@ -17,7 +18,7 @@ from millrace.pipeline import server
 
 def status(*, dir: str = ".millrace", output: Annotated[Form, Parameter(alias="-o")] = "table",
            check: bool = False) -> None:
-    """Show brokers, captures and Spark, their pids and their liveness, and who is controller and coordinator.
+    """Show brokers, captures and Spark with pids and liveness, who is controller and coordinator, and changefeeds.
 
     Parameters
     ----------
@@ -26,7 +27,8 @@ def status(*, dir: str = ".millrace", output: Annotated[Form, Parameter(alias="-
     output
         Form of the output.
     check
-        Exit 10 unless every broker and capture is alive and every partition has a leader and all its replicas.
+        Exit 10 unless every broker and capture is alive, every partition has a leader and all its replicas, and no
+        changefeed has failed.
     """
     layout = Layout(dir)
     found = gather_status(layout)
@@ -41,6 +43,9 @@ def status(*, dir: str = ".millrace", output: Annotated[Form, Parameter(alias="-
     if output == "table" and (spark := found["spark"]):
         console().print(table_of(("spark", "pid", "liveness", "restarts"), [
             (spark["address"], spark["pid"], spark["liveness"], spark["restarts"])]))
+    if output == "table" and found["changefeeds"]:
+        console().print(table_of(("changefeed", "state", "lag", "waits for", "why"), [
+            (f["id"], f["state"], bytes_text(f["lag_bytes"]), held_up(f), f["why"]) for f in found["changefeeds"]]))
     if not layout.is_up() or (check and not found["healthy"]):
         raise SystemExit(UNHEALTHY)
 
@@ -51,6 +56,7 @@ def gather_status(layout: Layout) -> dict[str, Any]:
     is_up = layout.is_up()
     brokers_seen = _ask(layout, "broker", "/api/v2/brokers") if is_up else {}
     captures_seen = _ask(layout, "capture", "/api/v2/captures") if is_up else {}
+    feeds_seen = _ask(layout, "capture", "/api/v2/changefeeds") if captures_seen else {}
     controller, coordinator = brokers_seen.get("controller"), captures_seen.get("coordinator")
     brokers = [_broker_status(child, brokers_seen, is_up=is_up) for child in _children(state, "broker")]
     captures = [_capture_status(child, captures_seen, is_up=is_up) for child in _children(state, "capture")]
@@ -60,6 +66,7 @@ def gather_status(layout: Layout) -> dict[str, Any]:
         "brokers": brokers,
         "captures": captures,
         "spark": next((_spark_status(child, is_up=is_up) for child in _children(state, "spark")), None),
+        "changefeeds": [_changefeed_status(feed) for feed in feeds_seen["items"]] if feeds_seen else None,
         "controller": controller,
         "coordinator": coordinator,
         "cluster_id": state["cluster_id"],
@@ -67,7 +74,8 @@ def gather_status(layout: Layout) -> dict[str, Any]:
         "offline_partitions": offline,
         "under_replicated_partitions": under,
         "healthy": (controller is not None and alive and not (offline or under)
-                    and (coordinator is not None or not captures)),
+                    and (coordinator is not None or not captures)
+                    and not any(feed["state"] == "failed" for feed in feeds_seen.get("items", ()))),
     }
 
 
@@ -116,6 +124,11 @@ def _spark_status(child: dict[str, Any], *, is_up: bool) -> dict[str, Any]:
     if child["state"] == "running":
         seen = {"liveness": "alive" if server.answers(host, int(port)) else "silent"}
     return _process_status(child, seen, is_up=is_up)
+
+
+def _changefeed_status(feed: dict[str, Any]) -> dict[str, Any]:
+    return {field: feed[field] for field in (
+        "id", "state", "why", "maintainer", "checkpoint", "lag_bytes", "oldest_blocker", "isolated_count")}
 
 
 def _seen(child: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:

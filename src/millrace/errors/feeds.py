@@ -15,6 +15,34 @@ class UnknownChangefeed(UserError):
     http_status = 404
 
 
+class UnknownQuarantinedRow(UserError):
+    """It never stood there, or was dropped."""
+
+    code = "unknown_quarantined_row"
+    http_status = 404
+
+
+class RowOutdated(UserError):
+    """A row of the quarantine whose key was changed since: to write it now would undo that."""
+
+    code = "row_outdated"
+    http_status = 409
+
+
+class QuarantineNotEmpty(UserError):
+    """What would be removed has rows in quarantine that nobody has settled."""
+
+    code = "quarantine_not_empty"
+    http_status = 409
+
+
+class SourceInUse(UserError):
+    """Changefeeds read it; the message names them."""
+
+    code = "source_in_use"
+    http_status = 409
+
+
 class InvalidExpression(UserError):
     """A filter or projection in SQL; the message shows the expression and where in it the trouble is."""
 

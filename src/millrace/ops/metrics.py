@@ -105,6 +105,7 @@ BROKER_METRICS: dict[str, Measure] = {
 }
 
 SOURCE = ("source",)
+CHANGEFEED = ("changefeed",)
 
 CAPTURE_METRICS: dict[str, Measure] = {
     "millrace_capture_info": Measure(GAUGE, "Always 1; labels name the capture.", ("capture", "version")),
@@ -145,6 +146,24 @@ CAPTURE_METRICS: dict[str, Measure] = {
     "millrace_source_tables": Measure(GAUGE, "Tables of the source by state.", ("source", "state")),
     "millrace_source_copies": Measure(GAUGE, "Copies of tables by state.", ("source", "state")),
     "millrace_source_copy_ratio": Measure(GAUGE, "Share that is done of a copy under way.", ("source", "copy")),
+    # -- changefeeds: on the coordinator, where a maintainer is, where dispatchers are
+    "millrace_changefeeds": Measure(GAUGE, "On the coordinator: changefeeds by recorded state.", ("state",)),
+    "millrace_changefeed_checkpoint_lsn": Measure(
+        GAUGE, "All changes up to this position are in the sink, as one number.", CHANGEFEED),
+    "millrace_changefeed_lag_bytes": Measure(
+        GAUGE, "WAL between the checkpoint and what the source has resolved.", CHANGEFEED),
+    "millrace_changefeed_checkpoint_age_seconds": Measure(
+        GAUGE, "Since the checkpoint last moved, or the maintainer began.", CHANGEFEED),
+    "millrace_changefeed_errors_total": Measure(
+        COUNTER, "Errors of dispatchers that the maintainer was told of, since it began.", CHANGEFEED),
+    "millrace_changefeed_isolated_tables": Measure(GAUGE, "Tables that are left behind after an error.", CHANGEFEED),
+    "millrace_changefeed_blockers": Measure(GAUGE, "Things that wait, as `changefeed blockers` tells.", CHANGEFEED),
+    "millrace_changefeed_oldest_blocker_seconds": Measure(
+        GAUGE, "How long the oldest of them waits; 0: nothing does.", CHANGEFEED),
+    "millrace_changefeed_dispatchers": Measure(GAUGE, "Dispatchers on this capture.", CHANGEFEED),
+    "millrace_changefeed_rounds": Measure(GAUGE, "Rounds of dispatchers here that are under way.", CHANGEFEED),
+    "millrace_spark_jobs_total": Measure(COUNTER, "Jobs that Spark was given by this capture."),
+    "millrace_spark_absent_seconds": Measure(GAUGE, "How long no job could be started; 0: the last one was."),
 }
 
 METRICS: dict[str, Measure] = {**BROKER_METRICS, **CAPTURE_METRICS}

@@ -88,7 +88,7 @@ class FeedJobs:
                 return Lost(tuple(unknown(work, str(error)) for work in works), str(error), session_lost=False)
             if not isinstance(ending, NotStarted):
                 return ending
-            log.warning("no Spark for a round", feed=self._feed, why=ending.why)
+            log.debug("no Spark for a round", feed=self._feed, why=ending.why)      # whoever runs the jobs says it
             await asyncio.sleep(backoff.next_s())
             plans = [left for plan in plans if (left := self._still_wanted(plan, planned.sent)).works]
         return Returned(())

@@ -8,19 +8,24 @@ and the next job tries again.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 
 from millrace.errors import ConfigError
 from millrace.model.rounds import TaskPlan
+from millrace.ops.logging import get_logger
 from millrace.ops.ports import Clock
 from millrace.pipeline.rounds import Ending, NotStarted, Runner
 from millrace.pipeline.session import Place, Session
+
+log = get_logger(__name__)
 
 
 class SparkJobs:
     def __init__(self, place: Callable[[], Place], clock: Clock, owner: str = "") -> None:
         self._place, self._clock, self._owner = place, clock, owner
         self._session: Session | None = None
+        self._making = threading.Lock()                  # threads ask for the session, too
         self._runner: Runner | None = None
         self.why = ""                                    # no job starts; empty: the last one did
         self.since = clock.now()
@@ -29,9 +34,10 @@ class SparkJobs:
     @property
     def session(self) -> Session:
         """Not yet opened, perhaps: that is for whoever calls `spark` on it. ConfigError: nobody has named a Spark."""
-        if self._session is None:
-            self._session = Session(self._place())
-        return self._session
+        with self._making:
+            if self._session is None:
+                self._session = Session(self._place())
+            return self._session
 
     async def run(self, plans: Sequence[TaskPlan]) -> Ending:
         try:
@@ -43,8 +49,12 @@ class SparkJobs:
     def _noted(self, ending: Ending) -> Ending:
         why = ending.why if isinstance(ending, NotStarted) else ""
         self.jobs += not why
-        if bool(why) != bool(self.why):
-            self.since = self._clock.now()
+        if bool(why) != bool(self.why):                  # many jobs wait: it is said when it begins and when it ends
+            absent_s, self.since = self._clock.now() - self.since, self._clock.now()
+            if why:
+                log.warning("no Spark: changefeeds wait", why=why)
+            else:
+                log.info("Spark is there again", absent_s=round(absent_s, 1))
         self.why = why
         return ending
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from uuid import UUID
@@ -17,7 +18,7 @@ from millrace.core.feeds.ddl_home import named
 from millrace.core.feeds.feeds import FeedEntry
 from millrace.core.feeds.source_story import SourceStory
 from millrace.core.sources.registry import table_topic
-from millrace.errors import PositionMissing, Superseded, UnknownSource
+from millrace.errors import PositionMissing, Superseded, UnknownSource, UnknownTopicOrPartition
 from millrace.log.client import LogClient
 from millrace.log.client.metadata import TopicInfo
 from millrace.log.client.positions import PositionClient
@@ -55,6 +56,8 @@ class LogHomes:
             raise Superseded(f"changefeed {spec.id}: a position carries an epoch above {epoch}")
         for key in list(stored.by_key):
             await positions.forget(key, epoch)
+        with contextlib.suppress(UnknownTopicOrPartition):
+            await self._client.delete_topic(quarantine_topic(spec.id))
 
     async def _topics(
         self, spec: ChangefeedSpec, stored: Mapping[PositionKey, StoredPosition]

@@ -379,8 +379,10 @@ class Copier:
 
     async def close(self) -> None:
         """`run` does it at its end; for a copier that planned and never ran."""
-        await self._cancel(list(self._books.running.values()))
-        await self._runner.close()
-        if self._holder is not None:
-            await self._holder.release()
-            self._holder = None
+        try:
+            await self._cancel(list(self._books.running.values()))
+            await self._runner.close()
+        finally:                                   # a second cancellation must not leave the snapshot held
+            if self._holder is not None:
+                await self._holder.release()
+                self._holder = None

@@ -43,13 +43,15 @@ class SnapshotHolder:
     async def release(self) -> None:
         """No chunk needs it any more."""
         self.name = ""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)    # our own cancellation still comes through
-            self._watch = None
-        if self._connection is not None:
-            await self._connection.close()
-            self._connection = None
+        try:
+            if self._watch is not None:
+                self._watch.cancel()
+                await asyncio.gather(self._watch, return_exceptions=True)    # our own cancellation still comes through
+                self._watch = None
+        finally:
+            if self._connection is not None:
+                await self._connection.close()
+                self._connection = None
 
     @staticmethod
     async def _import(connection: psycopg.AsyncConnection[Any], exported: str) -> str:

@@ -270,9 +270,13 @@ class SourceReader:
         await self._stop_copier()
         copier = self._new_copier(shared)
         standing = shared.standing
-        raised = await raise_generation(
-            broken, spec=self._spec, database=self._database, setup=self._setup, office=self._office,
-            lanes=shared.lanes, planner=copier, log_ends=standing.log_ends, before=server)
+        try:
+            raised = await raise_generation(
+                broken, spec=self._spec, database=self._database, setup=self._setup, office=self._office,
+                lanes=shared.lanes, planner=copier, log_ends=standing.log_ends, before=server)
+        except BaseException:
+            await copier.close()                 # it may hold the snapshot already, and nobody else would end it
+            raise
         standing.schemas, standing.mark, standing.tails, standing.named_lsn = raised.schemas, None, {}, -1
         self._count_partitions(shared)
         shared.restate(opening_records(self.state, raised.schemas, raised.resume))
@@ -346,6 +350,8 @@ class SourceReader:
         if self._copying is not None:
             self._copying.cancel()
             await asyncio.gather(self._copying, return_exceptions=True)
+        if self._copier is not None:
+            await self._copier.close()           # also of one that was cancelled before its first step
         self._copier = self._copying = None
 
     async def _plan_windows(self, table: TableSchema) -> int:

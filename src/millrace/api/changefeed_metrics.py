@@ -1,0 +1,48 @@
+"""Changefeeds in `/metrics` of a capture: recorded ones on the coordinator, each one's figures where its maintainer is,
+rounds where its dispatchers are; read when asked [A4]."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from millrace.changefeed.changefeeds import Changefeeds
+from millrace.core.feeds.maintainer import Maintainer
+from millrace.ops.metrics import families, family
+
+
+def changefeed_metrics(changefeeds: Changefeeds) -> Iterator[Metric]:
+    control, spark = changefeeds.control, changefeeds.spark
+    now = control.around.now()
+    if control.coordinator is not None:
+        counts = Counter(entry.state for entry in control.coordinator.machine.state.feeds.values())
+        yield families("millrace_changefeeds", [((state,), count) for state, count in sorted(counts.items())])
+    yield from _maintained(
+        {feed: host.machine for feed, host in sorted(control.maintainers.items()) if host.machine is not None}, now)
+    managers = sorted(control.managers.items())
+    yield families("millrace_changefeed_dispatchers", [((feed,), len(host.machine.held)) for feed, host in managers])
+    yield families("millrace_changefeed_rounds", [
+        ((feed,), changefeeds.data_path.report(feed).rounds) for feed, _ in managers])
+    yield family("millrace_spark_jobs_total", spark.jobs)
+    yield family("millrace_spark_absent_seconds", now - spark.since if spark.why else 0.0)
+
+
+def _maintained(machines: dict[str, Maintainer], now: float) -> Iterator[Metric]:
+    resolved = {feed: machine.progress.resolved for feed, machine in machines.items()}
+    yield families("millrace_changefeed_checkpoint_lsn", [((f,), m.state.checkpoint) for f, m in machines.items()])
+    yield families("millrace_changefeed_lag_bytes", [
+        ((feed,), max(0, upto - machines[feed].state.checkpoint)) for feed, upto in resolved.items()
+        if upto is not None and machines[feed].state.checkpoint])
+    yield families("millrace_changefeed_checkpoint_age_seconds", [
+        ((feed,), max(0.0, now - machine.checkpoint_since)) for feed, machine in machines.items()])
+    yield families("millrace_changefeed_errors_total", [
+        ((feed,), sum(error.count for error in machine.health.history.values())) for feed, machine in machines.items()])
+    yield families("millrace_changefeed_isolated_tables", [
+        ((feed,), len(machine.ddl.position.isolated)) for feed, machine in machines.items()
+        if machine.ddl.position is not None])
+    blockers = {feed: machine.blockers() for feed, machine in machines.items()}
+    yield families("millrace_changefeed_blockers", [((feed,), len(found)) for feed, found in blockers.items()])
+    yield families("millrace_changefeed_oldest_blocker_seconds", [
+        ((feed,), max((now - blocker.since for blocker in found), default=0.0)) for feed, found in blockers.items()])

@@ -1,0 +1,92 @@
+"""One run of the end-to-end proof, for the command and for tests.
+
+    shop ◀─ writers      reader ─▶ log ─▶ dispatchers on Spark ─▶ topics ─▶ judge ◀─ witness, rows of the shop
+      └────────────────────▲────────▲────────────▲─── strikes
+
+In: how long, a seed. Out: what was done, what was found, and whether flaws planted in the same messages are found.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from millrace.cli.prove_check import Finding, Rows, check, counts
+from millrace.cli.prove_messages import Happened, Told
+from millrace.cli.prove_plants import plants
+from millrace.cli.prove_reading import read_messages
+from millrace.cli.prove_shop import all_rows
+from millrace.cli.prove_site import SESSION_S, SOURCE, ProofSite, proof_site
+from millrace.cli.prove_strikes import Strikes, Times, told
+from millrace.cli.prove_witness import Witness, last_lsn
+from millrace.cli.prove_writers import Writers
+
+CREATE_S = 240.0                       # a cold Spark on a busy machine
+DELIVER_S = 300.0
+WRITERS = 2
+PAUSE_S = 0.02                         # between a writer's transactions
+TIMES = Times(between_s=(1.0, 3.0), pause_s=(SESSION_S + 1.0, SESSION_S + 3.0), wait_s=5.0)
+SHOWN = 20                             # findings that are told
+
+Say = Callable[[str], None]
+
+
+def run(seconds: float, seed: int, say: Say, *, strikes: bool = True, logs: str = "") -> dict[str, Any]:
+    began = time.monotonic()
+    say(f"three brokers, three captures, Spark, a shop in PostgreSQL; seed {seed}")
+    with proof_site(logs=logs) as site:
+        site.create(CREATE_S)
+        say(f"the changefeed works after {time.monotonic() - began:.1f} s")
+        with Witness(site.url) as witness:
+            facts, upto = _live(site, seconds, seed, say, strikes=strikes)
+            facts["delivered_s"] = round(site.wait_delivered(upto, DELIVER_S), 1)
+            say(f"everything delivered {facts['delivered_s']:.1f} s after the last change")
+            messages = read_messages(site.cluster.bootstrap, f"{SOURCE}.")
+            result = judge(messages, witness.history(upto), all_rows(site.url), seed)
+    return {"seed": seed, "seconds": seconds, **facts, **result, "took_s": round(time.monotonic() - began, 1)}
+
+
+def _live(site: ProofSite, seconds: float, seed: int, say: Say, *, strikes: bool) -> tuple[dict[str, Any], int]:
+    """The shop writes and processes are hurt; then the end of what was written."""
+    began = time.monotonic()
+
+    def timed(text: str) -> None:
+        say(f"{time.monotonic() - began:6.1f} s  {text}")
+
+    with Writers(site.url, seed=seed, count=WRITERS, pause_s=PAUSE_S) as writers:
+        nemesis = Strikes(site.victims, seed, TIMES, timed)
+        if strikes:
+            with nemesis:
+                time.sleep(seconds)
+        else:
+            time.sleep(seconds)
+        written = writers.stop()
+    with psycopg.connect(site.url, autocommit=True) as db:
+        upto = last_lsn(db)
+    say(f"killed + paused: {told(nemesis.by_kind())}")
+    say(f"transactions: {dict(written)}")
+    return {"strikes": nemesis.by_kind(), "missed": dict(nemesis.missed), "transactions": dict(written)}, upto
+
+
+def judge(messages: Told, history: list[Happened], rows: Rows, seed: int) -> dict[str, Any]:
+    """The verdict, and whether flaws planted in the same messages are found."""
+    findings = check(messages, history, rows)
+    planted: dict[str, bool | None] = {}
+    for plant in plants(messages, random.Random(seed)) if not findings else ():
+        found = None if plant.told is None else check(plant.told, history, rows)
+        planted[plant.name] = None if found is None else any(one.harm == plant.harm for one in found)
+    return {"changes": len(history), "messages": dict(counts(messages)), "tables": len(rows),
+            "rows": sum(map(len, rows.values())), "findings": len(findings), "found": _shown(findings),
+            "planted": planted, "ok": not findings and False not in planted.values()}
+
+
+def _shown(findings: list[Finding]) -> list[str]:
+    """Some of every harm."""
+    by_harm: dict[str, list[str]] = {}
+    for one in findings:
+        by_harm.setdefault(one.harm, []).append(str(one))
+    return [text for texts in by_harm.values() for text in texts[:SHOWN // len(by_harm) + 1]]

@@ -1,0 +1,114 @@
+"""The shop of the proof: many tables of every kind, and their rows as debezium-json spells them.
+
+In: a database. Out: its tables, made empty; at the end all their rows, for the judge.
+"""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from millrace.cli.prove_messages import Name, Row
+
+SMALL = 12                             # tables that are only there, and written to now and then
+EPOCH = date(1970, 1, 1)
+WITHOUT_KEY = "public.visits"
+# Schema, table, key, value: in topics, SQL, JSON and paths each of them must stay what it is.
+HOSTILE = (
+    ("Ünit 1.x", 'a.b "c"', 'quo"te', "žluťoučký 🐎"), ("../../etc", "passwd", "back\\slash", "per%cent %s"),
+    ("SELECT", "semi;colon -- x", "$1", "new\nline"), ("public", "*", "{}", "!x"), ("public", "n" * 63, "UPPER", "a:b"),
+)
+
+TABLES = """
+CREATE TABLE customers (id bigint PRIMARY KEY, name text NOT NULL, email text, since date, vip boolean);
+CREATE TABLE products (id bigint PRIMARY KEY, name text NOT NULL, price numeric(10,2), tags text[], picture bytea,
+                       description text);
+ALTER TABLE products ALTER description SET STORAGE EXTERNAL;
+CREATE TABLE orders (id bigint PRIMARY KEY, customer bigint, state text, total numeric(12,2), weight double precision,
+                     placed_at timestamptz, details jsonb);
+CREATE TABLE order_lines (order_id bigint, line int, product bigint, quantity smallint, PRIMARY KEY (order_id, line));
+CREATE TABLE carts (id int PRIMARY KEY, v text, content text);
+ALTER TABLE carts ALTER content SET STORAGE EXTERNAL;
+ALTER TABLE carts REPLICA IDENTITY FULL;
+CREATE TABLE stock (id int NOT NULL, code text NOT NULL, amount int);
+CREATE UNIQUE INDEX stock_code ON stock (code);
+ALTER TABLE stock REPLICA IDENTITY USING INDEX stock_code;
+CREATE TABLE visits (v int, t text);
+ALTER TABLE visits REPLICA IDENTITY FULL;
+CREATE TABLE imports (id bigint PRIMARY KEY, n int, note text);
+CREATE TABLE sessions (id int PRIMARY KEY, v text);
+CREATE TABLE campaigns (id int PRIMARY KEY, a text, big text);
+ALTER TABLE campaigns ALTER big SET STORAGE EXTERNAL;
+CREATE TABLE season_0 (id int PRIMARY KEY, v text);
+CREATE TABLE sales (id int, region text, v text, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
+CREATE TABLE sales_north PARTITION OF sales FOR VALUES IN ('north');
+CREATE TABLE sales_south PARTITION OF sales FOR VALUES IN ('south');
+"""
+
+_NAMES = """
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname !~ '^(pg_|information_schema|millrace)'
+"""
+_COLUMNS = """
+SELECT a.attname, format_type(a.atttypid, NULL) FROM pg_attribute a
+WHERE a.attrelid = %s::text::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+
+
+def create_tables(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(TABLES)
+        for number in range(SMALL):
+            db.execute(sql.SQL("CREATE TABLE {} (id int PRIMARY KEY, v text)").format(sql.Identifier(small(number))))
+        for schema, table, key, value in HOSTILE:
+            db.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+            db.execute(sql.SQL("CREATE TABLE {} ({} int PRIMARY KEY, {} text)").format(
+                sql.Identifier(schema, table), sql.Identifier(key), sql.Identifier(value)))
+
+
+def small(number: int) -> str:
+    return f"small_{number:02}"
+
+
+def table_names(db: psycopg.Connection[Any]) -> list[Name]:
+    return [(schema, table) for schema, table in db.execute(_NAMES)]
+
+
+def all_rows(url: str) -> dict[Name, list[Row]]:
+    """Of every table there is, at one moment."""
+    with psycopg.connect(url, options="-c TimeZone=UTC") as db:
+        db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        return {name: _rows(db, name) for name in table_names(db)}
+
+
+def _rows(db: psycopg.Connection[Any], name: Name) -> list[Row]:
+    table = sql.Identifier(*name)
+    columns = db.execute(_COLUMNS, (table.as_string(db),)).fetchall()
+    shown = sql.SQL(", ").join(
+        sql.SQL("{}::text" if kind in ("json", "jsonb") else "{}").format(sql.Identifier(column))
+        for column, kind in columns)
+    found = db.execute(sql.SQL("SELECT {} FROM {}").format(shown, table))
+    return [{column: spelt(value) for (column, _), value in zip(columns, row, strict=True)} for row in found]
+
+
+def spelt(value: Any) -> Any:
+    """A value as debezium-json has it, by code of its own."""
+    match value:
+        case Decimal():
+            return str(value)
+        case datetime():
+            text = value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
+            return text.rstrip("0").rstrip(".") + "Z"
+        case date():
+            return (value - EPOCH).days
+        case bytes():
+            return base64.b64encode(value).decode()
+        case list():
+            return [spelt(one) for one in value]
+        case _:
+            return value

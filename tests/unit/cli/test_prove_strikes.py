@@ -1,0 +1,94 @@
+"""Who is hurt, how often, and that nobody stays paused."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+import pytest
+
+from millrace.cli.exits import CommandFailed
+from millrace.cli.prove_strikes import KINDS, Kind, Strikes, Stroke, Times, children_of, deck, told, workers_of
+from millrace.ops.real import process_stat
+from support_cluster import wait_for
+
+QUICK = Times(between_s=(0.0, 0.01), pause_s=(0.05, 0.1), wait_s=0.4)
+
+
+@contextmanager
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def state_of(pid: int) -> str:
+    stat = process_stat(pid)
+    return stat.state if stat is not None else "gone"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_A5_every_kind_comes_as_often_as_the_others_killed_and_paused(seed: int) -> None:
+    strokes = list(islice(deck(random.Random(seed)), 6 * len(KINDS)))
+    assert Counter(strokes) == {Stroke(kind, how): 3 for kind in KINDS for how in ("kill", "pause")}
+    assert {stroke.kind for stroke in strokes[:len(KINDS)]} == set(KINDS), "each once before any comes again"
+    assert strokes != list(islice(deck(random.Random(seed + 1)), len(strokes)))
+
+
+def test_A5_who_is_killed_is_dead_and_who_was_paused_runs_again() -> None:
+    with sleeper() as first, sleeper() as second:
+        alive = {first.pid: first, second.pid: second}
+
+        def victims(kind: Kind) -> list[int]:
+            return [first.pid] if kind in KINDS[:4] else [second.pid]
+
+        said: list[str] = []
+        with Strikes(victims, 1, QUICK, said.append) as strikes:
+            wait_for(lambda: all(process.poll() == -signal.SIGKILL for process in alive.values()), "both are dead")
+            wait_for(lambda: sum(strikes.missed.values()) > 0, "nobody of a kind is there")
+        assert strikes.count.total() == len([text for text in said if "kill" in text or "pause" in text])
+        assert sum(hows["kill"] for hows in strikes.by_kind().values()) == 2
+
+
+def test_A5_nobody_stays_paused_when_the_strikes_are_over() -> None:
+    seed = next(seed for seed in range(100) if next(deck(random.Random(seed))).how == "pause")
+    with sleeper() as process:
+        with Strikes(lambda _: [process.pid], seed, QUICK._replace(pause_s=(60.0, 60.0)), lambda _: None) as strikes:
+            wait_for(lambda: state_of(process.pid) == "T", "paused")
+        assert strikes.count.total() == 1
+        assert state_of(process.pid) != "T"
+
+
+def test_A5_a_cluster_that_does_not_answer_has_no_victims_for_now() -> None:
+    def nobody(kind: Kind) -> list[int]:
+        raise CommandFailed(f"no {kind} answers")
+
+    with Strikes(nobody, 1, QUICK, lambda _: None) as strikes:
+        wait_for(lambda: sum(strikes.missed.values()) > 1, "two kinds were not found")
+    assert strikes.count.total() == 0
+
+
+def test_A5_an_error_of_ours_ends_the_run() -> None:
+    with pytest.raises(ZeroDivisionError), Strikes(lambda _: [1 // 0], 1, QUICK, lambda _: None) as strikes:
+        wait_for(lambda: not strikes._thread.is_alive(), "the strikes end")
+
+
+def test_A5_workers_are_the_children_of_sparks_children() -> None:
+    with sleeper() as child:
+        assert child.pid in children_of(os.getpid())
+        assert workers_of(os.getpid()) == children_of(os.getpid()), "without grandchildren: the children"
+    assert children_of(child.pid) == []
+
+
+def test_A5_counts_are_told_in_one_line() -> None:
+    assert told({"broker": {"kill": 2, "pause": 1}, "spark": {"kill": 0, "pause": 3}}) == "broker 2 + 1, spark 0 + 3"
