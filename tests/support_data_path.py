@@ -19,14 +19,16 @@ from millrace.changefeed.dispatching.feed_jobs import Jobs
 from millrace.changefeed.feeds.manager_host import ManagerHost
 from millrace.changefeed.feeds.surroundings import Surroundings
 from millrace.core.sources.registry import progress_topic, table_topic
+from millrace.errors import Unreachable
 from millrace.log.client import LogClient
 from millrace.log.client.positions import PositionClient
-from millrace.model.changefeeds import ChangefeedSpec, DdlPosition
+from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, TableSettings
 from millrace.model.feed_messages import StartDispatcher, StopDispatcher
 from millrace.model.positions import Point, PositionKey, StoredPosition
 from millrace.model.progress import Change, End, Mark, SchemaVersion, encode_progress
 from millrace.model.rounds import TaskPlan, WorkResult, decode_task_plan, encode, unknown
 from millrace.model.spans import Span, TableId
+from millrace.model.table_plans import TablePlan
 from millrace.model.tables import TableSchema
 from millrace.ops.real import real_ports
 from millrace.pipeline.kafka import mover
@@ -38,6 +40,16 @@ from millrace.wire.records import Record
 from support_mover import TABLE, Message
 
 FEED, OID = "orders", TABLE.oid
+
+
+async def without_spark(where: str, settings: TableSettings, table: TableSchema) -> TablePlan:
+    """What settings without expressions make of a table."""
+    from millrace.pipeline.shape.analysis import plan_of
+
+    def nobody() -> Any:
+        raise Unreachable("there is no Spark here")
+
+    return plan_of(nobody, where, settings, table)
 
 
 class LocalWorker:
@@ -89,6 +101,9 @@ class LocalJobs:
             await asyncio.to_thread(_killed, encode(plans[0]))
         done = await asyncio.gather(*(self._workers[n % 2].run(encode(plan)) for n, plan in enumerate(plans)))
         return self.after(Returned(tuple(one for task in done for one in task)))
+
+    async def shape(self, where: str, settings: TableSettings, table: TableSchema) -> TablePlan:
+        return await without_spark(where, settings, table)
 
     def close(self) -> None:
         for worker in self._workers:
@@ -187,8 +202,9 @@ class Capture:
     def __init__(
         self, client: LogClient, bootstrap: tuple[str, ...], jobs: Jobs, source: str, *, capture: int = 1,
         sink: str = "kafka:?format=json&partitions=2&replication=3", feed: str = FEED, deadline_s: float = 3.0,
+        settings: tuple[TableSettings, ...] = (),
     ) -> None:
-        spec = ChangefeedSpec(id=feed, source=source, sink=sink)
+        spec = ChangefeedSpec(id=feed, source=source, sink=sink, settings=settings)
         self.feed = feed
         self.source, self.epoch = source, 1
         self.spans: tuple[tuple[int, ...], ...] = ()

@@ -50,6 +50,7 @@ class Target:
         self.violations: list[str] = []
         self.taken: list[tuple[object, int]] = []             # who took spans over, in order
         self.removed_at = 0
+        self.told: list[tuple[int, frozenset[TableId]]] = []  # watermarks
 
     # -- for the test
     def advance(self, lsn: int) -> None:
@@ -88,6 +89,10 @@ class Target:
 
     def commit_ddl(self, expected: DdlPosition, wanted: DdlPosition) -> bool:
         return self.data.commit_ddl(expected, wanted)
+
+    def write_watermark(self, epoch: int, checkpoint: int, tables: frozenset[TableId]) -> bool:
+        self.told.append((checkpoint, tables))
+        return epoch >= self.data.ddl_fence
 
     def close(self, parts: Parts, epoch: int) -> bool:
         data = self.data
@@ -135,8 +140,8 @@ class Target:
 class Home:
     """Of one maintainer's life."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self, target: Target, *, watermarks: bool = False) -> None:
+        self._target, self.watermarks = target, watermarks
         self._tables = target.tables()
 
     @property
@@ -155,6 +160,9 @@ class Home:
 
     async def commit_ddl(self, expected: DdlPosition, wanted: DdlPosition) -> bool:
         return self._target.commit_ddl(expected, wanted)
+
+    async def write_watermark(self, epoch: int, checkpoint: int, tables: frozenset[TableId]) -> bool:
+        return self._target.write_watermark(epoch, checkpoint, tables)
 
     async def close_positions(self, span: Span, epoch: int) -> bool:
         return self._target.close(span.parts, epoch)

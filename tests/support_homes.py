@@ -25,6 +25,7 @@ from millrace.model.tables import Column, Oid, TableSchema
 from millrace.sink.kafka.headers import Written, written
 from millrace.wire.changes import HEADER_KEY, BatchHeader, BatchKind, encode_header
 from millrace.wire.records import Record
+from support_data_path import without_spark
 from support_kafka import one_broker
 
 SOURCE, FEED = "shop", "orders"
@@ -98,9 +99,10 @@ class Log:
         await found.load()
         return found.by_key
 
-    async def messages(self, topic: str) -> list[tuple[Written, bytes]]:
-        start, end = await self.client.ends(topic, 0)
-        records = [record for page in [p async for p in self.client.read(topic, 0, start, end)] for record in page]
+    async def messages(self, topic: str, partition: int = 0) -> list[tuple[Written, bytes]]:
+        start, end = await self.client.ends(topic, partition)
+        pages = [page async for page in self.client.read(topic, partition, start, end)]
+        records = [record for page in pages for record in page]
         told = [(written(record.headers), bytes(record.value or b"")) for record in records]
         return [(one, value) for one, value in told if one is not None]
 
@@ -138,7 +140,7 @@ def homes(log: Log) -> LogHomes:
     async def database_of(source: str) -> str:
         return "db"
 
-    return LogHomes(log.client, database_of=database_of, wall=time.time)
+    return LogHomes(log.client, database_of=database_of, shape=without_spark, wall=time.time)
 
 
 def entry(spec: ChangefeedSpec = SPEC) -> FeedEntry:

@@ -13,10 +13,12 @@ from millrace.core.delivery.positions import Commit
 from millrace.errors import MillraceError
 from millrace.log.client import LogClient
 from millrace.log.client.positions import PositionClient
+from millrace.model.changefeeds import TableSettings
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, PositionKey, target_ends
 from millrace.model.rounds import TaskPlan, TopicName, Work, WorkResult, unknown
 from millrace.model.spans import Dispatcher
+from millrace.model.table_plans import TablePlan
 from millrace.model.tables import Column, TableSchema
 from millrace.model.writes import NextSequence, WritePlan, WriteResult
 from millrace.pipeline.kafka.home import LogHome
@@ -57,6 +59,8 @@ class Route:
     client: LogClient
     bootstrap: tuple[str, ...] = ()
     sink: str = "kafka:?format=json&tombstones=true"
+    settings: tuple[TableSettings, ...] = ()
+    tables: tuple[TablePlan, ...] = ()
     epoch: int = 3
     round: int = 0
     sequences: tuple[NextSequence, ...] = ()
@@ -76,13 +80,15 @@ class Route:
             for partition in range(count):
                 await self.client.fence(name, partition, writer_id=WRITER, epoch=0)
 
-    async def source(self, rows: list[judge.Row], *, part_bytes: int = 1 << 30) -> int:
+    async def source(
+        self, rows: list[judge.Row], *, table: TableSchema = TABLE, part_bytes: int = 1 << 30
+    ) -> int:
         """One record (or its parts); where the next one will stand."""
-        batch = judge.batch_of(TABLE, rows)
+        batch = judge.batch_of(table, rows)
         value = encode_rows(batch)
         parts = cut_parts(value, part_bytes)
         header = BatchHeader(
-            kind=BatchKind.ROWS, schema_id=TABLE.id.bytes, generation=1, epoch=1, first_lsn=1, first_seq=0,
+            kind=BatchKind.ROWS, schema_id=table.id.bytes, generation=1, epoch=1, first_lsn=1, first_seq=0,
             last_lsn=1, last_seq=0, rows=len(rows), before=any(row.before is not None for row in rows),
             parts=len(parts))
         records = [Record(part, None, ((HEADER_KEY, encode_header(msgspec.structs.replace(header, part=n))),))
@@ -96,7 +102,7 @@ class Route:
             sequences=self.sequences, **{name: value for name, value in more.items() if name == "skip"})
         work = Work(Dispatcher(1, self.epoch), plan, deadline_s=more.get("deadline_s", 20.0))
         return TaskPlan("orders", self.round, "", b"", tuple(TopicName(one, name) for name, one in self.ids.items()),
-                        (work,), (TABLE,))
+                        (work,), (TABLE,), self.tables)
 
     def mover(self) -> KafkaMover:
         async def connect() -> Services:
@@ -106,7 +112,7 @@ class Route:
 
     @property
     def setup(self) -> Setup:
-        return Setup(bootstrap=self.bootstrap, sink=self.sink, source="shop", database="db")
+        return Setup(bootstrap=self.bootstrap, sink=self.sink, source="shop", database="db", settings=self.settings)
 
     async def move(self, from_: Point, to: Point, **more: Any) -> WriteResult:
         """A whole round: claim and move."""

@@ -62,9 +62,9 @@ def through_spark(
     sent = tuple(_bytes(batch) for batch in batches)
     plan_bytes = encode_plan(plan)
     read = partial(_read, sent, plan_bytes, broken)
-    asked = spark.range(0, 1, numPartitions=1).mapInArrow(read, frame_of(plan).schema)
+    asked = spark.range(0, 1, numPartitions=1).mapInArrow(read, frame_of((plan,)).schema)
     columns = "at long, partition long, records binary"
-    answer = judged(asked, plan).mapInArrow(partial(_write, plan_bytes, sink), columns)
+    answer = judged(asked, (plan,)).mapInArrow(partial(_write, plan_bytes, sink), columns)
     found = [Told([], []) for _ in batches]
     for row in answer.toArrow().to_pylist():
         if row["records"] is None:
@@ -79,13 +79,14 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     for _ in rows:
         yield from ask((Asked(rows_of(pa.ipc.open_stream(data).read_next_batch()), str(at).encode(), broken)
-                        for at, data in enumerate(sent)), decode_plan(plan))
+                        for at, data in enumerate(sent)), (decode_plan(plan),))
 
 
 def _write(plan_bytes: bytes, sink: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     plan = decode_plan(plan_bytes)
-    for rows, shaped, tag in hear(batches, plan):
-        encoded = encode(rows, shaped, plan, encoder(plan, sink), FROM, now_us=NOW_US)
+    for told, tag in hear(batches, (plan,)):
+        assert told is not None
+        encoded = encode(told.rows, told.shaped, plan, encoder(plan, sink), FROM, now_us=NOW_US)
         found = [*((one.partition, b"".join(sealed(one))) for one in encoded.batches),
                  *((one.place, None) for one in encoded.refused)]
         yield pa.RecordBatch.from_pylist(

@@ -233,6 +233,12 @@ HOME_LOOKS_MAX = 500               # partitions in one look for markers
 HOME_WAIT_S = 0.5                  # of a long poll for marks and positions: a life that ends waits no longer
 HOME_LOOK_S = 0.05                 # between two looks for a marker that is not there yet
 
+# -- expressions of changefeeds on Spark ---------------------------------------------------------------------------
+ASKED_JOBS_MAX = 4                 # jobs of tables with expressions at a time: most cores are for those without
+HEARD_AHEAD = 2                    # portions that Spark has judged and nobody has encoded yet: up to 4 MiB each
+CULPRITS_MAX = 16                  # rows of one plan that break an expression; with more the expression is wrong
+CULPRITS_S = 60.0                  # of one search for them: a trial is a job of a tenth of a second, or of some seconds
+
 # -- changefeeds on a capture --------------------------------------------------------------------------------------
 PASSED_LOOK_MIN_S = 0.02           # between two looks at a ddl position while somebody waits at a barrier, doubled
 PASSED_LOOK_MAX_S = 1.0            # ... up to this: a barrier may wait for hours behind an isolated table

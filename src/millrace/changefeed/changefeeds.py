@@ -61,10 +61,11 @@ class Changefeeds:
         self.data_path = DataPath(
             self._client, settings.bootstrap, self.spark, ports, cores=settings.spark_cores, describe=self._describe,
             passed=self._passed.of)
+        homes = LogHomes(
+            self._client, database_of=self._database_of, shape=self.spark.shape, wall=ports.clock.wall)
         self.control = FeedCapture(
             me=me, incarnation=incarnation, cluster_id=settings.cluster_id, session_s=settings.session_s, ports=ports,
-            store=store, homes=LogHomes(self._client, database_of=self._database_of, wall=ports.clock.wall),
-            dispatching=self.data_path, put_out=put_out)
+            store=store, homes=homes, dispatching=self.data_path, put_out=put_out)
 
     async def start(self, office: Office) -> None:
         """OSError: the links' port is not to be had."""

@@ -7,7 +7,8 @@ Plans travel by value: a task that Spark runs again has the same plan, and finds
 
 from __future__ import annotations
 
-from typing import TypeVar
+from functools import cached_property
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -16,6 +17,7 @@ from millrace.errors import Malformed, NewerFormat
 from millrace.limits import WORK_DEADLINE_S
 from millrace.model.positions import Point, PositionKey
 from millrace.model.spans import Dispatcher
+from millrace.model.table_plans import TablePlan
 from millrace.model.tables import Lsn, TableSchema
 from millrace.model.writes import WritePlan, WriteResult
 
@@ -70,9 +72,17 @@ class TopicName(msgspec.Struct, frozen=True, array_like=True):
     name: str
 
 
-class TaskPlan(msgspec.Struct, frozen=True):
+class Broken(NamedTuple):
+    """A row that an expression cannot bear [P9]."""
+
+    point: Point
+    why: str
+
+
+class TaskPlan(msgspec.Struct, frozen=True, dict=True):
     """What one task does. `mover`: who does it, as `module:name`, made with `setup` (pipeline.task). `schemas`: every
-    version that rows of the works may have."""
+    version that rows of the works may have. `tables`: what becomes of them, for versions whose rows do not go on as
+    they are. `broken`: rows that no expression is to be asked about, of a plan with one work."""
 
     changefeed: str
     job: int
@@ -81,6 +91,13 @@ class TaskPlan(msgspec.Struct, frozen=True):
     topics: tuple[TopicName, ...]
     works: tuple[Work, ...]
     schemas: tuple[TableSchema, ...] = ()
+    tables: tuple[TablePlan, ...] = ()
+    broken: tuple[Broken, ...] = ()
+
+    @cached_property
+    def asks(self) -> bool:
+        """Expressions of Spark are to be asked about its rows; then it has one work."""
+        return not all(table.is_fused for table in self.tables)
 
 
 class WorkResult(msgspec.Struct, frozen=True):

@@ -4,6 +4,8 @@
                     │ Spark is not there ─▶ NotStarted: nothing was sent, nobody is to blame [P8]
                     └ the job died, was cancelled, or nobody knows ─▶ Lost: every Work is unknown [P5]
 
+Tables with expressions have jobs of their own beside the one of all others: Spark judges the rows of one table at a
+time, and a row that breaks an expression fails its job as a whole. It is looked for before that table's next round.
 Promise: every call ends: a job that outlives its deadline is cancelled, and if that does not help its session is given
 up. Several jobs may be in flight; each blocks one thread of the pool.
 """
@@ -18,19 +20,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace import limits
-from millrace.errors import Unreachable
+from millrace.errors import TableRefused, Unreachable
+from millrace.model.changefeeds import TableSettings
 from millrace.model.rounds import TaskPlan, WorkResult, decode_result, unknown
+from millrace.model.table_plans import TablePlan
+from millrace.model.tables import TableSchema
 from millrace.ops.logging import get_logger
 from millrace.pipeline import task
 from millrace.pipeline.session import Session, first_line
+from millrace.pipeline.task import RESULT_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from millrace.pipeline.trials import Trials
+
 T = TypeVar("T")
 log = get_logger(__name__)
-RESULT_COLUMNS = "span long, result binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +67,64 @@ class Runner:
         """`owner`: of its jobs, where several share a session: nobody cancels those of another."""
         self._session, self._tag = session, f"millrace-{owner}" if owner else "millrace"
         self._warm: SparkSession | None = None     # the session that has brought a job back
-        self._threads = ThreadPoolExecutor(limits.ROUND_JOBS_MAX + 2, "spark")   # two more: to open and to cancel
+        self._trials: Trials | None = None
+        self._asking = asyncio.Semaphore(limits.ASKED_JOBS_MAX)
+        # two more: to open and to cancel
+        self._threads = ThreadPoolExecutor(limits.ROUND_JOBS_MAX + limits.ASKED_JOBS_MAX + 2, "spark")
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._session.close)
 
+    async def shape(self, where: str, settings: TableSettings, table: TableSchema) -> TablePlan:
+        """What settings make of a version of a table; Spark analyses its expressions, if there are any [P4]. `where`:
+        names the settings in messages. InvalidExpression, InvalidRequest; Unreachable."""
+        def analysed() -> TablePlan:
+            from millrace.pipeline.shape.analysis import plan_of  # with pyspark: not loaded before it is needed
+
+            return plan_of(self._session.spark, where, settings, table)
+
+        try:
+            return await self._in_thread(limits.SPARK_OPEN_S, analysed)
+        except TimeoutError:
+            raise Unreachable(f"Spark has not analysed {where} within {limits.SPARK_OPEN_S:g} s") from None
+
     async def run(self, plans: Sequence[TaskPlan]) -> Ending:
-        """One job: as many tasks as there are plans. Cancelled: the job is cancelled, too."""
+        """As many tasks as there are plans. Cancelled: jobs are cancelled, too."""
         try:
             spark = await self._in_thread(limits.SPARK_OPEN_S, self._session.spark)
         except (Unreachable, TimeoutError) as error:
             return NotStarted(first_line(error))
         tag = f"{self._tag}-{plans[0].changefeed}-{plans[0].job}"
+        fused, *asking = _jobs(plans)
+        if asking and self._trials is None:
+            self._trials = await self._in_thread(limits.SPARK_OPEN_S, _trials)
+        works = [self._asked(spark, some, f"{tag}-{n}") for n, some in enumerate(asking)]
+        if fused:
+            works.append(self._job(spark, fused, tag))
+        return _together(await asyncio.gather(*works))
+
+    async def _asked(self, spark: SparkSession, plans: Sequence[TaskPlan], tag: str) -> Returned | Lost:
+        """Of one table."""
+        async with self._asking:
+            try:
+                plans = await self._in_thread(2 * limits.CULPRITS_S, self._ready, spark, plans, tag)
+            except TableRefused as error:
+                return _all_unknown(plans, f"{error.code}: {error}")
+            except Exception as error:
+                return await self._failed(spark, plans, error)
+            return await self._job(spark, plans, tag)
+
+    def _ready(self, spark: SparkSession, plans: Sequence[TaskPlan], tag: str) -> list[TaskPlan]:
+        trials = self._trials
+        assert trials is not None
+        with self._session.described(spark, tag, f"{plans[0].changefeed}: rows that break an expression"):
+            return [trials.ready(spark, plan) for plan in plans]
+
+    async def _job(self, spark: SparkSession, plans: Sequence[TaskPlan], tag: str) -> Returned | Lost:
         grace_s = limits.ROUND_GRACE_S if self._warm is spark else limits.ROUND_COLD_S
-        deadline_s = max(work.deadline_s for plan in plans for work in plan.works) + grace_s
+        deadlines = [work.deadline_s for plan in plans for work in plan.works]
+        deadline_s = (sum(deadlines) if plans[0].asks else max(deadlines)) + grace_s
         job = asyncio.get_running_loop().run_in_executor(self._threads, self._collect, spark, plans, tag)
         try:
             async with asyncio.timeout(deadline_s):
@@ -92,6 +142,10 @@ class Runner:
     def _collect(self, spark: SparkSession, plans: Sequence[TaskPlan], tag: str) -> pa.Table:
         count = len(plans)
         with self._session.described(spark, tag, f"{plans[0].changefeed}: round {plans[0].job}"):
+            if plans[0].asks:
+                from millrace.pipeline.asked_task import moving
+
+                return moving(spark, plans).toArrow()
             return spark.range(0, count, numPartitions=count).mapInArrow(task.of(plans), RESULT_COLUMNS).toArrow()
 
     async def _cancelled(
@@ -109,8 +163,10 @@ class Runner:
         job.add_done_callback(_heard)
         return _lost(plans, why, session_lost=stuck)
 
-    async def _failed(self, spark: SparkSession, plans: Sequence[TaskPlan], error: Exception) -> Lost:
+    async def _failed(self, spark: SparkSession, plans: Sequence[TaskPlan], error: Exception) -> Returned | Lost:
         """Whether all of Spark is gone is asked, not guessed from the error."""
+        if plans[0].asks and (broken := self._broken(plans, error)) is not None:
+            return broken
         alive = False
         with contextlib.suppress(Exception):
             alive = await self._in_thread(limits.ROUND_CANCEL_S, self._session.is_alive, spark)
@@ -119,6 +175,16 @@ class Runner:
         why = first_line(error)
         log.warning("job lost", changefeed=plans[0].changefeed, job=plans[0].job, why=why, spark_alive=alive)
         return _lost(plans, why, session_lost=not alive)
+
+    def _broken(self, plans: Sequence[TaskPlan], error: Exception) -> Returned | None:
+        """A row broke an expression: nobody has died. None: it is something else."""
+        from millrace.pipeline.shape.breaking import broke
+
+        why = broke(error)
+        if why is None or self._trials is None:
+            return None
+        self._trials.suspect(plans)
+        return _all_unknown(plans, f"{TableRefused.code}: an expression breaks with a row: {why}")
 
     async def _drop(self, spark: SparkSession) -> None:
         with contextlib.suppress(TimeoutError):
@@ -134,6 +200,34 @@ def _returned(plans: Sequence[TaskPlan], table: pa.Table) -> Returned:
     results = tuple(decode_result(one) for one in table.column("result").to_pylist())
     assert len(results) == sum(len(plan.works) for plan in plans), "a task answers for each of its works"
     return Returned(results)
+
+
+def _trials() -> Trials:
+    from millrace.pipeline.trials import Trials  # with pyspark: not loaded before it is needed
+
+    return Trials()
+
+
+def _jobs(plans: Sequence[TaskPlan]) -> list[list[TaskPlan]]:
+    """First those that Spark need not be asked about, perhaps none; then table by table."""
+    asking: dict[tuple[TablePlan, ...], list[TaskPlan]] = {}
+    for plan in plans:
+        if plan.asks:
+            asking.setdefault(plan.tables, []).append(plan)
+    return [[plan for plan in plans if not plan.asks], *asking.values()]
+
+
+def _together(endings: Sequence[Returned | Lost]) -> Returned | Lost:
+    """What one job has lost is lost; what the others brought back counts."""
+    results = tuple(one for ending in endings for one in ending.results)
+    lost = [ending for ending in endings if isinstance(ending, Lost)]
+    if not lost:
+        return Returned(results)
+    return Lost(results, lost[0].why, any(ending.session_lost for ending in lost))
+
+
+def _all_unknown(plans: Sequence[TaskPlan], why: str) -> Returned:
+    return Returned(tuple(unknown(work, why) for plan in plans for work in plan.works))
 
 
 def _lost(plans: Sequence[TaskPlan], why: str, *, session_lost: bool) -> Lost:

@@ -2,6 +2,7 @@
 
     range's one row ─▶ TaskPlan by value ─▶ claim (one request) ─▶ each Work: move, under its deadline ─▶ a row for each
 
+What expressions of Spark are asked about takes two workers and Spark between them: pipeline.asked_task.
 In: the plans of a job. Out: one WorkResult for each Work of this task. Promise: the failure of one dispatcher is a
 value in its own row and touches no other [P2]; what was not claimed is not touched [P5]; the task itself fails only
 when it could do nothing at all. A worker keeps its movers from round to round: connections are worth more than a task.
@@ -13,9 +14,9 @@ import asyncio
 import importlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -23,7 +24,9 @@ from millrace import limits
 from millrace.errors import MillraceError
 from millrace.model.rounds import TaskPlan, Work, WorkResult, decode_task_plan, encode, unknown
 
+RESULT_COLUMNS = "span long, result binary"
 RESULTS = pa.schema([("span", pa.int64()), ("result", pa.binary())])
+T = TypeVar("T")
 NOT_CLAIMED = "another execution of this plan has its claim"
 
 
@@ -51,10 +54,10 @@ def of(plans: Sequence[TaskPlan]) -> Callable[[Iterable[pa.RecordBatch]], Iterat
 def run(plans: tuple[bytes, ...], rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in rows:
         for number in batch.column(0).to_pylist():
-            yield _rows(_worker().run(decode_task_plan(plans[number])))
+            yield rows_of(worker().run(decode_task_plan(plans[number])))
 
 
-def _rows(results: Sequence[WorkResult]) -> pa.RecordBatch:
+def rows_of(results: Sequence[WorkResult]) -> pa.RecordBatch:
     spans = pa.array([one.dispatcher.span for one in results], pa.int64())
     return pa.record_batch([spans, pa.array([encode(one) for one in results], pa.binary())], schema=RESULTS)
 
@@ -68,7 +71,11 @@ class Worker:
         self._movers: dict[tuple[str, bytes], Mover] = {}
 
     def run(self, plan: TaskPlan) -> list[WorkResult]:
-        return self._runner.run(self._run(plan))
+        mover = self.mover(plan)
+        return self._runner.run(claimed(mover, plan, partial(mover.move, plan)))
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
 
     def close(self) -> None:
         for mover in self._movers.values():
@@ -76,19 +83,7 @@ class Worker:
         self._movers.clear()
         self._runner.close()
 
-    async def _run(self, plan: TaskPlan) -> list[WorkResult]:
-        mover = self._mover(plan)
-        try:
-            async with asyncio.timeout(limits.CLAIM_S):
-                granted = frozenset(await mover.claim(plan))
-        except (MillraceError, OSError) as error:       # TimeoutError is one of the latter: nothing is claimed for sure
-            return [unknown(work, f"claim: {_said(error)}") for work in plan.works]
-        turns = asyncio.Semaphore(limits.TASK_CONCURRENT_MAX)
-        return await asyncio.gather(*(
-            _moved(mover, plan, work, turns) if n in granted else _left(work) for n, work in enumerate(plan.works)
-        ))
-
-    def _mover(self, plan: TaskPlan) -> Mover:
+    def mover(self, plan: TaskPlan) -> Mover:
         key = (plan.mover, plan.setup)
         if key not in self._movers:
             module, _, name = plan.mover.partition(":")
@@ -97,7 +92,23 @@ class Worker:
         return self._movers[key]
 
 
-async def _moved(mover: Mover, plan: TaskPlan, work: Work, turns: asyncio.Semaphore) -> WorkResult:
+Move = Callable[[Work], Coroutine[Any, Any, WorkResult]]
+
+
+async def claimed(mover: Mover, plan: TaskPlan, move: Move) -> list[WorkResult]:
+    """Every work that is granted is moved."""
+    try:
+        async with asyncio.timeout(limits.CLAIM_S):
+            granted = frozenset(await mover.claim(plan))
+    except (MillraceError, OSError) as error:           # TimeoutError is one of the latter: nothing is claimed for sure
+        return [unknown(work, f"claim: {_said(error)}") for work in plan.works]
+    turns = asyncio.Semaphore(limits.TASK_CONCURRENT_MAX)
+    return await asyncio.gather(*(
+        _moved(move, work, turns) if n in granted else _left(work) for n, work in enumerate(plan.works)
+    ))
+
+
+async def _moved(move: Move, work: Work, turns: asyncio.Semaphore) -> WorkResult:
     """Never raises: whatever one dispatcher's work does is its own result. Its time counts from its turn."""
     async with turns:
         began = time.monotonic()
@@ -107,7 +118,7 @@ async def _moved(mover: Mover, plan: TaskPlan, work: Work, turns: asyncio.Semaph
 
         try:
             async with asyncio.timeout(work.deadline_s):
-                return await mover.move(plan, work)
+                return await move(work)
         except TimeoutError as error:
             late = time.monotonic() - began >= work.deadline_s
             return failed(f"not done within {work.deadline_s:g} s" if late else _said(error))
@@ -126,7 +137,7 @@ def _said(error: BaseException) -> str:
 _kept: Worker | None = None
 
 
-def _worker() -> Worker:
+def worker() -> Worker:
     global _kept
     if _kept is None or _kept.pid != os.getpid():       # the daemon may have had one, too
         _kept = Worker()

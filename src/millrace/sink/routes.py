@@ -2,6 +2,7 @@
 
     spec ─▶ check_sink: the URI and what settings say of topics and partitions, without any table
     tables as the sink sees them ─▶ routes: topic and routing of each; tables that must not share a topic are refused
+    a version of a table ─▶ Router: what is said of it, its topic, its routing; for whoever moves its rows
 
 In: a spec, tables. Out: a KafkaSink, routes. Errors: InvalidSinkUri, InvalidTopicName, InvalidRequest, each with the
 field and the place shown, or with the tables named.
@@ -9,9 +10,10 @@ field and the place shown, or with the tables named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
+from millrace.core.feeds.choice import NOTHING_SAID, Entries
 from millrace.core.marked import marked
 from millrace.errors import InvalidRequest, InvalidTopicName
 from millrace.model.changefeeds import ChangefeedSpec, TableSettings
@@ -34,6 +36,28 @@ class Routed(NamedTuple):
     table: TableSchema
     settings: TableSettings
     where: str = "sink"
+
+
+class Router:
+    """Of one changefeed, table by table. A table that is renamed may have another topic, and other settings."""
+
+    def __init__(self, source: str, sink: KafkaSink, settings: Sequence[TableSettings]) -> None:
+        self._source, self._sink, self._settings = source, sink, settings
+        self._entries = Entries(settings)
+
+    def said(self, table: TableSchema) -> Routed:
+        entry = self._entries.entry(table.schema, table.name)
+        if entry is None:
+            return Routed(table, NOTHING_SAID)
+        return Routed(table, self._settings[entry], f"settings[{entry}]")
+
+    def topic(self, table: TableSchema) -> str:
+        _, settings, where = self.said(table)
+        return _template(where, settings, self._sink).topic(self._source, table.schema, table.name)
+
+    def routing(self, table: TableSchema) -> Routing:
+        _, settings, where = self.said(table)
+        return _routing(where, settings, self._sink)
 
 
 def check_sink(spec: ChangefeedSpec) -> KafkaSink:

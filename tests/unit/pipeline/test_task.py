@@ -136,8 +136,8 @@ def test_L19_a_newer_round_is_refused() -> None:
 
 def test_a_forked_worker_does_not_use_its_parents_loop(worker: task.Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "_kept", worker)
-    assert task._worker() is worker
+    assert task.worker() is worker
     monkeypatch.setattr(worker, "pid", os.getpid() + 1)
-    fresh = task._worker()
+    fresh = task.worker()
     assert fresh is not worker
     fresh.close()

@@ -6,7 +6,7 @@ from millrace.errors import InvalidRequest, InvalidSinkUri, InvalidTopicName
 from millrace.model.changefeeds import ChangefeedSpec, TableSettings
 from millrace.model.tables import Column, TableSchema
 from millrace.sink.kafka.routing import Routing
-from millrace.sink.routes import Route, Routed, check_sink, routes
+from millrace.sink.routes import Route, Routed, Router, check_sink, routes
 from millrace.sink.uri import parse_sink
 
 SAID = TableSettings(tables="*.*")
@@ -58,3 +58,13 @@ def test_K2_tables_that_share_a_topic_have_no_tombstones() -> None:
 def test_K3_a_column_that_is_not_of_the_key_is_refused_for_the_table() -> None:
     with pytest.raises(InvalidRequest, match=r"not part of the key of public\.a"):
         routes("shop", parse_sink("kafka:?partition=column:x"), [Routed(table(1, "a"), SAID)])
+
+
+def test_K2_each_version_of_a_table_has_the_route_that_its_name_has() -> None:
+    own = TableSettings(tables="public.a", topic="all.{table}", partition_by="column:at")
+    router = Router("shop", parse_sink("kafka:?partition=table"), (own, TableSettings(tables="public.*", topic="x")))
+    assert router.said(table(1, "a")) == Routed(table(1, "a"), own, "settings[0]")
+    assert [router.topic(table(1, name)) for name in ("a", "b")] == ["all.a", "x"]
+    assert [router.routing(table(1, name)) for name in ("a", "b")] == [Routing("column", ("at",)), Routing("table")]
+    alone = Router("shop", parse_sink("kafka:"), ())
+    assert (alone.topic(table(1, "a")), alone.said(table(1, "a")).where) == ("shop.public.a", "sink")

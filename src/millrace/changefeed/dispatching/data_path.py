@@ -20,17 +20,17 @@ from millrace.changefeed.dispatching.hosted import Hosted
 from millrace.changefeed.dispatching.parts import Around, StreamPart
 from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.feeds.ports import DispatchingReport, Rounds, Work
+from millrace.changefeed.shapes import Shapes
 from millrace.core.delivery.failures import Whose, feed_error, of_ours
 from millrace.core.delivery.takeover_asks import Why
 from millrace.core.sources.registry import table_topic
-from millrace.errors import InvalidRequest, MillraceError, Refused, UserError
+from millrace.errors import MillraceError, Refused, UserError
 from millrace.log.client import LogClient
 from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, FeedError
 from millrace.model.spans import Dispatcher, TableId
 from millrace.model.tables import Oid
 from millrace.ops.ports import Ports
 from millrace.pipeline.kafka.setup import Setup
-from millrace.sink.uri import KafkaSink, parse_sink
 
 Key = tuple[str, Dispatcher]
 
@@ -126,14 +126,15 @@ class DataPath:
         await progress.ready()
         topic = table_topic(table.source, table.oid)
         topic_id = (await self._client.topic(topic)).id
-        setup = Setup(bootstrap=self._bootstrap, sink=spec.sink, source=table.source, database=database)
+        setup = Setup(bootstrap=self._bootstrap, sink=spec.sink, source=table.source, database=database,
+                      settings=spec.settings)
         hosted = Hosted(work, rounds, whose, progress, setup)
         try:
-            sink = _sink_of(spec)
+            shapes = Shapes(spec, self._jobs.shape)
         except UserError as error:
             hosted.refused = self._error(error, whose)
             return hosted
-        around = Around(self._client, progress, sink, work)
+        around = Around(self._client, progress, shapes, work)
         hosted.parts = tuple(
             StreamPart(around, (topic_id, topic), partition) for partition in work.span.partitions)
         return hosted
@@ -157,9 +158,3 @@ class DataPath:
                 feed, self._jobs, self._ports, cores=self._cores, deadline_s=self._deadline_s,
                 passed=partial(self._passed, feed))
         return self._feeds[feed]
-
-
-def _sink_of(spec: ChangefeedSpec) -> KafkaSink:
-    if spec.settings:
-        raise InvalidRequest(f"{spec.id}: filters, projections and routes of single tables are not moved yet")
-    return parse_sink(spec.sink)

@@ -25,9 +25,11 @@ from millrace.core.delivery.rounds import Job, Rounds
 from millrace.core.delivery.standing import Over, round_over
 from millrace.core.delivery.taking import State
 from millrace.log.client.answers import Backoff
-from millrace.model.changefeeds import FeedError
+from millrace.model.changefeeds import FeedError, TableSettings
 from millrace.model.rounds import TaskPlan, Work, WorkResult, unknown
 from millrace.model.spans import Dispatcher, SpanId
+from millrace.model.table_plans import TablePlan
+from millrace.model.tables import TableSchema
 from millrace.ops.logging import get_logger
 from millrace.ops.ports import Ports
 from millrace.pipeline.rounds import Ending, Lost, NotStarted, Returned
@@ -39,6 +41,8 @@ class Jobs(Protocol):
     """pipeline.rounds.Runner."""
 
     async def run(self, plans: Sequence[TaskPlan]) -> Ending: ...
+
+    async def shape(self, where: str, settings: TableSettings, table: TableSchema) -> TablePlan: ...
 
 
 class FeedJobs:

@@ -18,6 +18,7 @@ from millrace import limits
 from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.dispatching.targets import LogTargets
 from millrace.changefeed.feeds.ports import Work
+from millrace.changefeed.shapes import Shapes
 from millrace.core.delivery.copies import Book
 from millrace.core.delivery.merging import CopyGoal, Stands
 from millrace.core.delivery.source_marks import Goal, Look, next_step
@@ -33,7 +34,6 @@ from millrace.model.tables import TableSchema
 from millrace.model.writes import WriteResult
 from millrace.pipeline.kafka.home import LogHome
 from millrace.pipeline.kafka.takeover import Taker
-from millrace.sink.uri import KafkaSink
 
 
 class Around(NamedTuple):
@@ -41,7 +41,7 @@ class Around(NamedTuple):
 
     client: LogClient
     progress: SourceProgress
-    sink: KafkaSink
+    shapes: Shapes
     work: Work
 
 
@@ -54,7 +54,7 @@ class Part:
         self.table_partition = TablePartition(work.span.table, partition)
         self.machine = Takeover(PositionKey(work.feed, source_topic[0], partition), work.dispatcher.epoch)
         self.step = limits.ROUND_OFFSETS_FIRST
-        self.lister = LogTargets(around.client, feed=work.feed, source=work.span.table.source, sink=around.sink,
+        self.lister = LogTargets(around.client, feed=work.feed, source=work.span.table.source, shapes=around.shapes,
                                  tables=self.versions)
         self.taker = Taker(self.machine, around.client, LogHome(around.client), self.lister)
 

@@ -11,8 +11,11 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 
-from millrace.errors import ConfigError
+from millrace.errors import ConfigError, Unreachable
+from millrace.model.changefeeds import TableSettings
 from millrace.model.rounds import TaskPlan
+from millrace.model.table_plans import TablePlan
+from millrace.model.tables import TableSchema
 from millrace.ops.logging import get_logger
 from millrace.ops.ports import Clock
 from millrace.pipeline.rounds import Ending, NotStarted, Runner
@@ -39,12 +42,24 @@ class SparkJobs:
                 self._session = Session(self._place())
             return self._session
 
+    def _the_runner(self) -> Runner:
+        runner = self._runner = self._runner or Runner(self.session, self._owner)
+        return runner
+
     async def run(self, plans: Sequence[TaskPlan]) -> Ending:
         try:
-            runner = self._runner = self._runner or Runner(self.session, self._owner)
+            runner = self._the_runner()
         except ConfigError as error:
             return self._noted(NotStarted(str(error)))
         return self._noted(await runner.run(plans))
+
+    async def shape(self, where: str, settings: TableSettings, table: TableSchema) -> TablePlan:
+        """Unreachable also if nobody has named a Spark: it waits as rounds do."""
+        try:
+            runner = self._the_runner()
+        except ConfigError as error:
+            raise Unreachable(str(error)) from error
+        return await runner.shape(where, settings, table)
 
     def _noted(self, ending: Ending) -> Ending:
         why = ending.why if isinstance(ending, NotStarted) else ""

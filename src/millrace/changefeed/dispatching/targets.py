@@ -1,52 +1,52 @@
 """Targets of one source partition, as fresh metadata names them; those that are missing are created [K2, V11, P9].
 
-In: the table's names at and behind the position, the sink, topics that stored ends name. Out: Targets. Errors: of the
-log's client; a topic that cannot be created is told by them.
+    versions of the table at and behind the position ─▶ Shapes: what becomes of each, and its topic ─▶ plans, Targets
+
+In: the table's versions, what the changefeed says of them, topics that stored ends name. Out: plans, Targets. Errors:
+of the log's client; a topic that cannot be created is told by them. TableRefused: a version that its settings do not
+fit. Unreachable: there are expressions, and no Spark to analyse them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from uuid import UUID
 
+from millrace.changefeed.shapes import Shapes
 from millrace.errors import MillraceError, TopicExists, UnknownTopicOrPartition
 from millrace.limits import QUARANTINE_PARTITIONS
 from millrace.log.client import LogClient
 from millrace.log.client.metadata import TopicInfo
 from millrace.model.ids import TopicPartition
 from millrace.model.quarantine import quarantine_topic
+from millrace.model.table_plans import TablePlan
 from millrace.model.tables import TableSchema
 from millrace.model.writes import Targets
-from millrace.sink.uri import KafkaSink
-
-
-def target_topics(sink: KafkaSink, source: str, tables: Iterable[TableSchema]) -> list[str]:
-    """A renamed table has another one."""
-    return list(dict.fromkeys(sink.topic.topic(source, table.schema, table.name) for table in tables))
 
 
 class LogTargets:
     """A Lister of one source partition. `tables`: the versions that rows at or beyond its position may have."""
 
     def __init__(
-        self, client: LogClient, *, feed: str, source: str, sink: KafkaSink, tables: Callable[[], list[TableSchema]]
+        self, client: LogClient, *, feed: str, source: str, shapes: Shapes, tables: Callable[[], list[TableSchema]]
     ) -> None:
-        self._client, self._sink, self._source, self._tables = client, sink, source, tables
+        self._client, self._shapes, self._source, self._tables = client, shapes, source, tables
         self._quarantine = quarantine_topic(feed)
         self.names: dict[UUID, str] = {}
+        self.plans: dict[UUID, TablePlan] = {}           # by schema version
         self.trouble: MillraceError | None = None        # why there is no list, if nobody can mend it by waiting
-        self._newest: TableSchema | None = None
+        self._listed_tables: dict[int, TableSchema] = {}       # by identity: a version is told once
 
     def name_of(self, topic_id: UUID) -> str:
         return self.names[topic_id]
 
     @property
     def is_complete(self) -> bool:
-        """No version has come since the topics were listed."""
+        """No version has come since the topics were listed. A copy may come with an older one."""
         tables = self._tables()
-        return bool(tables) and tables[-1] is self._newest
+        return bool(tables) and all(id(table) in self._listed_tables for table in tables)
 
     async def targets(self, stored: frozenset[UUID]) -> Targets:
         try:
@@ -61,13 +61,14 @@ class LogTargets:
         tables = self._tables()
         if not tables:
             raise UnknownTopicOrPartition(f"no schema of a table of {self._source} is known yet")
-        wanted = target_topics(self._sink, self._source, tables)
+        self.plans = {table.id: self.plans.get(table.id) or await self._shapes.plan(table) for table in tables}
+        wanted, sink = self._shapes.topics(tables), self._shapes.sink
         *infos, quarantine = await asyncio.gather(
-            *(self._there(name, self._sink.partitions, probably=bool(stored)) for name in wanted),
+            *(self._there(name, sink.partitions, probably=bool(stored)) for name in wanted),
             self._there(self._quarantine, QUARANTINE_PARTITIONS, probably=True))
         others = stored - {info.id for info in (*infos, quarantine)}
         former, gone = await self._former(others, present={*wanted, self._quarantine})
-        self._newest = tables[-1]
+        self._listed_tables = {id(table): table for table in tables}
         self.names |= {info.id: info.name for info in (*infos, quarantine, *former)}
         return Targets(
             tuple(part for info in infos for part in _parts(info)), _parts(quarantine)[0],
@@ -80,7 +81,7 @@ class LogTargets:
                 return await self._client.topic(name)
         with contextlib.suppress(TopicExists):           # a user's own, or another dispatcher of the table was quicker
             await self._client.create_topic(
-                name, partitions=partitions, replication_factor=self._sink.replication or -1)
+                name, partitions=partitions, replication_factor=self._shapes.sink.replication or -1)
         return await self._client.topic(name)
 
     async def _former(self, stored: frozenset[UUID], *, present: set[str]) -> tuple[list[TopicInfo], frozenset[UUID]]:

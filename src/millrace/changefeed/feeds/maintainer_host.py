@@ -32,6 +32,7 @@ from millrace.core.feeds.effects import (
     Send,
     TakeDdl,
     WriteChange,
+    WriteWatermark,
 )
 from millrace.core.feeds.maintainer import Maintainer
 from millrace.core.feeds.states import Health, retry_wait
@@ -41,7 +42,7 @@ from millrace.model.feed_messages import DispatcherRefused, ManagerAnswer, View
 
 log = structlog.get_logger(__name__)
 
-DdlEffect = TakeDdl | WriteChange | CommitDdl
+DdlEffect = TakeDdl | WriteChange | CommitDdl | WriteWatermark
 Answer = Callable[[], None]
 
 
@@ -124,7 +125,7 @@ class MaintainerHost:
         try:
             self.machine = machine = Maintainer(
                 self.feed, history.state, capture=around.capture, epoch=self.epoch, now=around.now(),
-                session_s=around.session_s, tables=home.tables, health=Health())
+                session_s=around.session_s, tables=home.tables, health=Health(), watermarks=home.watermarks)
             while True:
                 await self._pass(machine, history, home, heartbeat=await self._beat.wait())
         finally:
@@ -180,7 +181,7 @@ class MaintainerHost:
                 if effect not in self._closing:              # the machine asks again until it is answered
                     self._closing.add(effect)
                     self._effects.start(self._close(machine, home, effect))
-            case TakeDdl() | WriteChange() | CommitDdl():
+            case TakeDdl() | WriteChange() | CommitDdl() | WriteWatermark():
                 self._effects.start(self._change(machine, home, effect))
 
     async def _close(self, machine: Maintainer, home: FeedHome, effect: ClosePositions) -> None:
@@ -198,9 +199,9 @@ class MaintainerHost:
         try:
             answer = await self._carry_out(machine, home, effect)
         except MillraceError as error:
-            log.warning("a schema change waits", feed=self.feed, error=str(error), code=error.code)
+            log.warning("the ddl dispatcher waits", feed=self.feed, error=str(error), code=error.code)
         except Exception:
-            log.exception("a schema change waits", feed=self.feed)
+            log.exception("the ddl dispatcher waits", feed=self.feed)
         else:
             self._ddl_failures = 0
             self._hear(answer)
@@ -220,6 +221,9 @@ class MaintainerHost:
             case WriteChange():
                 ok = await home.write_change(effect.epoch, effect.table, effect.change)
                 return partial(machine.ddl.change_written, effect, now()) if ok else machine.ddl.unknown
+            case WriteWatermark():
+                ok = await home.write_watermark(effect.epoch, effect.checkpoint, effect.tables)
+                return partial(machine.ddl.watermark_written, effect, now()) if ok else machine.ddl.unknown
             case CommitDdl():
                 ok = await home.commit_ddl(effect.expected, effect.wanted)
                 return partial(machine.ddl_committed, effect, now()) if ok else machine.ddl.unknown

@@ -116,6 +116,13 @@ class FeedHome(Protocol):
     async def commit_ddl(self, expected: DdlPosition, wanted: DdlPosition) -> bool:
         """Compare-and-set. False: something else stands."""
 
+    @property
+    def watermarks(self) -> bool:
+        """Its sink wants them [K4]."""
+
+    async def write_watermark(self, epoch: int, checkpoint: Lsn, tables: frozenset[TableId]) -> bool:
+        """Into every partition of topics that these tables, and no others of the changefeed, go to. False: fenced."""
+
     async def close_positions(self, span: Span, epoch: int) -> bool:
         """No former owner commits or writes any more; may be repeated. False: a greater epoch stands."""
 

@@ -2,6 +2,7 @@
 
     take ─▶ position under the epoch ─▶ scan: every target that it names is fenced, then read up to the fence
     write ─▶ the target fenced under this epoch ─▶ named by a commit ─▶ the message ─▶ commit: passed, named no more
+    watermark ─▶ every partition fenced under this epoch ─▶ the message in each; nobody looks for it: it may be repeated
 
 In: epochs, messages of changes. Out: what was asked, or None and False where somebody else has it. Promise: a message
 stands only in targets that the stored position names, so a scan of those finds all; whoever named one and lost its
@@ -11,13 +12,14 @@ epoch is fenced there before it is read. After an error nothing more is written 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from millrace import limits
 from millrace.changefeed.feeds.ports import DdlTaken
+from millrace.changefeed.homes.patience import together
 from millrace.core.delivery.positions import Commit
 from millrace.core.feeds.ddl_home import Standing, ddl_commit, ddl_of, named
 from millrace.errors import (
@@ -37,10 +39,12 @@ from millrace.model.changefeeds import DdlPosition
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, PositionKey, StoredPosition, WriterId
 from millrace.model.spans import TableId
+from millrace.sink.kafka.formats import Message
 from millrace.sink.kafka.headers import NAME, Provenance, value_of, written
 from millrace.wire.records import Record
 
 PARTITION = 0                          # of every target: schema changes stand there
+NO_CHANGE = -1                         # in the place of a change's number: a watermark
 
 
 class ChangeMessage(NamedTuple):
@@ -124,7 +128,7 @@ class DdlHand:
 
     async def _fence(self, taken: _Taken, topic: str, target: TopicPartition) -> int:
         offset = await self._client.fence(
-            topic, PARTITION, writer_id=taken.writer.writer_id, epoch=taken.writer_epoch)
+            topic, target.partition, writer_id=taken.writer.writer_id, epoch=taken.writer_epoch)
         taken.fenced[target] = 0
         return offset
 
@@ -147,7 +151,7 @@ class DdlHand:
         self._taken = None                                   # until it is known what became of it
         try:
             await self._name(taken, topic.name, target)
-            offset = await self._send(taken, topic.name, target, message, wall_ms)
+            offset = await self._send(taken, topic.name, target, message.change, message[2:], wall_ms)
         except (InvalidProducerEpoch, Superseded, PositionMoved, PositionMissing):
             return False
         taken.standing[message.change] = Standing(message.table, message.change, target, offset)
@@ -162,24 +166,48 @@ class DdlHand:
         await self._commit(taken, ddl_commit(taken.stored, taken.position, taken.standing.values(), {target: end}))
 
     async def _send(
-        self, taken: _Taken, topic: str, target: TopicPartition, message: ChangeMessage, wall_ms: int
+        self, taken: _Taken, topic: str, target: TopicPartition, change: int, message: tuple[bytes | None, bytes],
+        wall_ms: int,
     ) -> int:
         provenance = Provenance(self._key.topic_id.bytes, self._key.partition, taken.writer.writer_id,
                                 taken.stored.epoch)
-        headers = ((NAME, value_of(provenance, Point(message.change, 0))),)
-        batch = build_batch(
-            [Record(message.value, message.key, headers)], writer_id=taken.writer.writer_id,
-            epoch=taken.writer_epoch, sequence=taken.fenced[target], timestamp_ms=wall_ms)
-        writer = self._client.once(topic, PARTITION)
+        key, value = message
+        record = Record(value, key, ((NAME, value_of(provenance, Point(change, 0))),))
+        batch = build_batch([record], writer_id=taken.writer.writer_id, epoch=taken.writer_epoch,
+                            sequence=taken.fenced[target], timestamp_ms=wall_ms)
+        writer = self._client.once(topic, target.partition)
         try:
             async with asyncio.timeout(limits.CLIENT_PRODUCE_S + limits.CLIENT_CALL_S):
                 offset = await writer.send(batch.chunks)
         except TimeoutError as error:
-            raise Unreachable(f"{topic}: no answer to a schema change") from error
+            raise Unreachable(f"{topic}: no answer to a message of the ddl dispatcher") from error
         finally:
             writer.close()
         taken.fenced[target] += 1
         return offset
+
+    # -- watermarks ------------------------------------------------------------------------------------------------
+    async def watermark(self, epoch: int, topics: Iterable[TopicInfo], message: Message, *, wall_ms: int) -> bool:
+        """In every partition of these. False: this epoch is over."""
+        taken = self._taken
+        if taken is None or taken.stored.epoch != epoch:
+            return False
+        self._taken = None                                   # until it is known what became of it
+        slots = asyncio.Semaphore(limits.HOME_CALLS_MAX)
+
+        async def one(topic: str, target: TopicPartition) -> None:
+            async with slots:
+                if target not in taken.fenced:
+                    await self._fence(taken, topic, target)
+                await self._send(taken, topic, target, NO_CHANGE, message, wall_ms)
+
+        try:
+            await together(one(topic.name, TopicPartition(topic.id, partition.index))
+                           for topic in topics for partition in topic.partitions)
+        except InvalidProducerEpoch:
+            return False
+        self._go_on(taken)
+        return True
 
     # -- the position ----------------------------------------------------------------------------------------------
     async def commit(self, expected: DdlPosition, wanted: DdlPosition) -> bool:

@@ -26,9 +26,11 @@ from millrace.changefeed.homes.standing import FeedStanding, floor_of
 from millrace.changefeed.homes.stored import StoredPositions
 from millrace.changefeed.homes.tables import FeedTables
 from millrace.changefeed.homes.targets import Targets
+from millrace.changefeed.shapes import Shape, Shapes
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.ddl_home import began_at, ddl_key, ddl_of, named
 from millrace.core.feeds.source_story import SourceStory, Told
+from millrace.core.feeds.watermarks import holds_in
 from millrace.errors import PositionExists, PositionMissing, UnknownTopicOrPartition
 from millrace.log.client import LogClient
 from millrace.log.client.positions import PositionClient
@@ -37,7 +39,8 @@ from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, StoredPosition
 from millrace.model.quarantine import quarantine_topic
 from millrace.model.spans import Span, TableId
-from millrace.sink.kafka.choice import change_message
+from millrace.model.tables import Lsn
+from millrace.sink.kafka.choice import change_message, watermark_message
 from millrace.sink.kafka.formats import Origin
 
 
@@ -45,12 +48,13 @@ class LogFeedHome:
     """Made by `open_home`."""
 
     def __init__(
-        self, client: LogClient, spec: ChangefeedSpec, progress: ProgressReader, *, database: str,
+        self, client: LogClient, spec: ChangefeedSpec, progress: ProgressReader, *, database: str, shape: Shape,
         wall: Callable[[], float],
     ) -> None:
         self._client, self._spec, self._progress, self._wall = client, spec, progress, wall
         self._origin = Origin(spec.source, database)
         self._positions, self._targets = PositionClient(client), Targets(client, spec)
+        self._shapes = Shapes(spec, shape)
         self._key = ddl_key(spec.id, progress.id)
         self._hand = DdlHand(client, self._key, spec.source)
         self._story, self._stored = SourceStory(spec), StoredPositions(client, spec.id)
@@ -181,12 +185,24 @@ class LogFeedHome:
         if not sink.ddl:
             return True
         now_us = int(self._wall() * 1_000_000)
-        message = change_message(sink, self._origin, told.table, told.change, now_us=now_us)
+        shown = await self._shapes.shown(told.table)
+        message = change_message(sink, self._origin, shown, told.change, now_us=now_us)
         topic = await self._targets.ensure(self._targets.topic_of(told.table))
         return await self._hand.write(epoch, topic, ChangeMessage(table, change, *message), wall_ms=now_us // 1000)
 
     async def commit_ddl(self, expected: DdlPosition, wanted: DdlPosition) -> bool:
         return await self._hand.commit(expected, wanted)
+
+    @property
+    def watermarks(self) -> bool:
+        return self._targets.sink.watermarks
+
+    async def write_watermark(self, epoch: int, checkpoint: Lsn, tables: frozenset[TableId]) -> bool:
+        now_us = int(self._wall() * 1_000_000)
+        message = watermark_message(self._targets.sink, self._origin, checkpoint, wall_ms=now_us // 1000, now_us=now_us)
+        topics = {self._story.table(table.oid): self._targets.topic_of(table) for table in self._story.tables}
+        found = await self._targets.found(holds_in(topics, tables))
+        return await self._hand.watermark(epoch, found, message, wall_ms=now_us // 1000)
 
     async def close_positions(self, span: Span, epoch: int) -> bool:
         if span.table not in self._known.topics:
@@ -200,11 +216,11 @@ class LogFeedHome:
 
 
 async def open_home(
-    client: LogClient, spec: ChangefeedSpec, *, database: str, wall: Callable[[], float]
+    client: LogClient, spec: ChangefeedSpec, *, database: str, shape: Shape, wall: Callable[[], float]
 ) -> LogFeedHome:
     """Told all that is there; from now on it follows what comes."""
     progress = ProgressReader(client, spec.source)
     await progress.open()
-    home = LogFeedHome(client, spec, progress, database=database, wall=wall)
+    home = LogFeedHome(client, spec, progress, database=database, shape=shape, wall=wall)
     await home.begin()
     return home

@@ -13,6 +13,7 @@ from millrace.changefeed.homes.home import open_home
 from millrace.changefeed.homes.progress import ProgressReader
 from millrace.changefeed.homes.stored import StoredPositions
 from millrace.changefeed.homes.targets import Targets
+from millrace.changefeed.shapes import Shape
 from millrace.core.delivery.copies import Copies
 from millrace.core.feeds.ddl_home import named
 from millrace.core.feeds.feeds import FeedEntry
@@ -30,17 +31,19 @@ _NOBODYS = UUID(int=0)                  # no topic has this id
 
 
 class LogHomes:
-    """`database_of`: the name that messages give a source's database."""
+    """`database_of`: the name that messages give a source's database. `shape`: what settings make of a version of a
+    table (pipeline.rounds.Runner.shape): schema changes describe tables as their rows are."""
 
     def __init__(
-        self, client: LogClient, *, database_of: Callable[[str], Awaitable[str]], wall: Callable[[], float] = time.time
+        self, client: LogClient, *, database_of: Callable[[str], Awaitable[str]], shape: Shape,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        self._client, self._database_of, self._wall = client, database_of, wall
+        self._client, self._database_of, self._shape, self._wall = client, database_of, shape, wall
 
     async def open(self, entry: FeedEntry) -> FeedHome:
         spec = entry.spec
         database = await self._database_of(spec.source)
-        return await open_home(self._client, spec, database=database, wall=self._wall)
+        return await open_home(self._client, spec, database=database, shape=self._shape, wall=self._wall)
 
     async def remove(self, spec: ChangefeedSpec, epoch: int) -> None:
         """Superseded: somebody works under a greater epoch."""

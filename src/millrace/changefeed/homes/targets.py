@@ -12,30 +12,25 @@ from collections.abc import Iterable
 
 from millrace import limits
 from millrace.changefeed.homes.patience import together
-from millrace.core.feeds.choice import Rules
 from millrace.errors import InvalidProducerEpoch, TopicExists, UnknownTopicOrPartition
 from millrace.log.client import LogClient
 from millrace.log.client.metadata import TopicInfo
 from millrace.model.changefeeds import ChangefeedSpec
 from millrace.model.positions import StoredPosition
 from millrace.model.tables import Oid, TableSchema
-from millrace.sink.kafka.topics import parse_template
-from millrace.sink.routes import check_sink
+from millrace.sink.routes import Router, check_sink
 
 
 class Targets:
     def __init__(self, client: LogClient, spec: ChangefeedSpec) -> None:
-        self._client, self._spec = client, spec
-        self._rules = Rules(spec)
+        self._client = client
         self.sink = check_sink(spec)
+        self._router = Router(spec.source, self.sink, spec.settings)
         self._ensured: set[str] = set()
         self._names: dict[Oid, set[str]] = {}            # of all its schema versions
 
     def topic_of(self, table: TableSchema) -> str:
-        entry = self._rules.entry(table.schema, table.name)
-        said = self._spec.settings[entry].topic if entry is not None else ""
-        template = parse_template(said) if said else self.sink.topic
-        return template.topic(self._spec.source, table.schema, table.name)
+        return self._router.topic(table)
 
     def note(self, table: TableSchema) -> None:
         """Its rows may have been written there."""

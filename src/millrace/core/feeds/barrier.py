@@ -2,7 +2,8 @@
 
     TakeDdl ──▶ working ─┬─ next change: recorded, all partitions stand at its marker ─▶ WriteChange… ─▶ CommitDdl
                          ├─ an isolated table's owed change: the same, for that table alone, by its own `next`
-                         └─ isolate, rejoin: a commit of the position, nothing else
+                         ├─ isolate, rejoin: a commit of the position, nothing else
+                         └─ nothing of these, a new checkpoint, watermarks are wanted: WriteWatermark [K4]
     an answer is unknown or missing ──▶ take over again under a fresh epoch
 
 In: changes of `progress` in order, committed positions, answers. Out: records that must stand before a change may
@@ -18,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from millrace.core.feeds.captures import NO_FLAWS
 from millrace.core.feeds.checkpoint import Progress
-from millrace.core.feeds.effects import CommitDdl, TakeDdl, WriteChange
+from millrace.core.feeds.effects import CommitDdl, TakeDdl, WriteChange, WriteWatermark
 from millrace.core.feeds.office import FeedState
 from millrace.model.changefeeds import DdlPosition, FeedRecords, SpanRecorded, TableEnds
 from millrace.model.spans import TableId, TablePartition, whole
@@ -36,7 +37,7 @@ FLAWS = {
 
 _CHANGES_KEPT = 1_000      # that nobody needs any more: forgetting each at once would cost more than keeping them
 
-DdlEffect = TakeDdl | WriteChange | CommitDdl
+DdlEffect = TakeDdl | WriteChange | CommitDdl | WriteWatermark
 
 
 class SchemaChange(NamedTuple):
@@ -55,8 +56,12 @@ def passes(position: DdlPosition, table: TableId, change: int, *, flaws: frozens
 
 
 class DdlDispatcher:
-    def __init__(self, state: FeedState, progress: Progress, *, flaws: frozenset[str] = NO_FLAWS) -> None:
+    def __init__(
+        self, state: FeedState, progress: Progress, *, watermarks: bool = False, flaws: frozenset[str] = NO_FLAWS
+    ) -> None:
+        """`watermarks`: the changefeed wants them."""
         self._state, self._progress, self._flaws = state, progress, flaws
+        self._watermarks, self.watermark = watermarks, 0         # the last one of this life
         self.epoch = 0                                   # 0: to be taken
         self.position: DdlPosition | None = None         # as committed under our epoch
         self.since = 0.0                                 # the present effect, or the present change, waits since then
@@ -90,6 +95,11 @@ class DdlDispatcher:
     def change_written(self, effect: WriteChange, now: float) -> None:
         if effect == self._in_flight:
             self._written.add((effect.table, effect.change))
+            self._in_flight, self.since = None, now
+
+    def watermark_written(self, effect: WriteWatermark, now: float) -> None:
+        if effect == self._in_flight:
+            self.watermark = effect.checkpoint
             self._in_flight, self.since = None, now
 
     def committed(self, effect: CommitDdl, now: float) -> None:
@@ -183,8 +193,16 @@ class DdlDispatcher:
         position = self.position
         if position is None or self._in_flight is not None:
             return None
-        self._in_flight = self._isolation(position) or self._owed(position) or self._next_change(position)
+        self._in_flight = (
+            self._isolation(position) or self._owed(position) or self._next_change(position) or self._next_watermark())
         return self._in_flight
+
+    def _next_watermark(self) -> DdlEffect | None:
+        """Of what is persisted: what is only hoped for may have to be taken back by our successor."""
+        if not self._watermarks or self._state.checkpoint <= self.watermark:
+            return None
+        tables = frozenset(table for table in self._state.by_table if self.counts(table))
+        return WriteWatermark(self.epoch, self._state.checkpoint, tables)
 
     def _isolation(self, position: DdlPosition) -> DdlEffect | None:
         isolated = {table for table, _ in position.isolated}

@@ -10,7 +10,7 @@ end. Errors: InvalidTableRule, with the field and the place shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -52,13 +52,23 @@ class Left(NamedTuple):
 Choice = Came | Changed | Left
 
 
+class Entries:
+    """Which entry of settings counts, for any name: the first that takes it."""
+
+    def __init__(self, settings: Sequence[TableSettings]) -> None:
+        self._rules = [
+            read_rules(f"settings[{i}].tables", (entry.tables,), single=True) for i, entry in enumerate(settings)]
+
+    def entry(self, schema: str, table: str) -> int | None:
+        return next((i for i, rules in enumerate(self._rules) if rules.takes(schema, table)), None)
+
+
 class Rules:
     """What a spec says, for any name."""
 
     def __init__(self, spec: ChangefeedSpec) -> None:
         self._tables = read_rules("tables", spec.tables)
-        self._settings = [
-            read_rules(f"settings[{i}].tables", (entry.tables,), single=True) for i, entry in enumerate(spec.settings)]
+        self._entries, self._count = Entries(spec.settings), len(spec.settings)
 
     def takes(self, schema: str, table: str) -> bool:
         return self._tables.takes(schema, table)
@@ -68,7 +78,7 @@ class Rules:
         return self._tables.deciding(schema, table)
 
     def entry(self, schema: str, table: str) -> int | None:
-        return next((i for i, rules in enumerate(self._settings) if rules.takes(schema, table)), None)
+        return self._entries.entry(schema, table)
 
     def idle(self, names: Iterable[tuple[str, str]]) -> tuple[str, ...]:
         """Fields whose rules match none of these tables: most often a slip of the pen."""
@@ -76,7 +86,7 @@ class Rules:
         taken = [name for name in known if self.takes(*name)]
         unused = {self.entry(*name) for name in taken}
         return (*(f"tables: {rule}" for rule in self._tables.idle(known)),
-                *(f"settings[{i}]" for i in range(len(self._settings)) if i not in unused))
+                *(f"settings[{i}]" for i in range(self._count) if i not in unused))
 
 
 def read_rules(where: str, rules: tuple[str, ...], *, single: bool = False) -> TableRules:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from millrace.model.changefeeds import DdlPosition, FeedError
 from millrace.model.feed_messages import FeedMessages
 from millrace.model.spans import CaptureId, Span, SpanId, TableId
+from millrace.model.tables import Lsn
 
 
 class Send(NamedTuple):
@@ -51,6 +52,15 @@ class CommitDdl(NamedTuple):
     wanted: DdlPosition
 
 
+class WriteWatermark(NamedTuple):
+    """The checkpoint, as it is persisted, into the topics of these tables: it waits for no other [K4]. Answer:
+    `watermark_written`."""
+
+    epoch: int
+    checkpoint: Lsn
+    tables: frozenset[TableId]
+
+
 class GiveUp(NamedTuple):
     """Of a maintainer or a coordinator: somebody else has its place; its shell ends it."""
 
@@ -90,6 +100,6 @@ class FailFeed(NamedTuple):
 
 
 FeedEffect = (
-    Send | TakeOver | ClosePositions | TakeDdl | WriteChange | CommitDdl | GiveUp | ReleaseOffice | StartMaintainer
-    | DropMaintainer | CleanUp | FailFeed
+    Send | TakeOver | ClosePositions | TakeDdl | WriteChange | CommitDdl | WriteWatermark | GiveUp | ReleaseOffice
+    | StartMaintainer | DropMaintainer | CleanUp | FailFeed
 )

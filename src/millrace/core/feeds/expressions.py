@@ -206,7 +206,7 @@ def _trouble(before: Word | None, word: Word, after: Word | None) -> str | None:
     called = after is not None and after.kind == "sign" and after.text == "("
     dotted = before is not None and before.kind == "sign" and before.text == "."
     if word.kind == "word":
-        if word.lower in _QUERY or (word.lower == "from" and before is not None and before.text == "("):
+        if word.lower in _QUERY or (word.lower == "from" and (before is None or before.text == "(")):
             return f"queries are not allowed; a column of that name is written `{word.text}`"
         if word.lower == "over":
             return "windows are not allowed; a column of that name is written `over`"

@@ -56,14 +56,15 @@ FLAWS = {
 class Maintainer:
     def __init__(
         self, feed: str, state: FeedState, *, capture: CaptureId, epoch: int, now: float, session_s: float,
-        tables: Mapping[TableId, int], health: Health, flaws: frozenset[str] = NO_FLAWS,
+        tables: Mapping[TableId, int], health: Health, watermarks: bool = False, flaws: frozenset[str] = NO_FLAWS,
     ) -> None:
-        """`tables`: those that the changefeed begins with, and their partitions; used until all are recorded."""
+        """`tables`: those that the changefeed begins with, and their partitions; used until all are recorded.
+        `watermarks`: its sink wants them [K4]."""
         self.feed, self.state, self.epoch, self.health = feed, state, epoch, health
         self._tables, self._flaws = tables, flaws
         self.sight = FeedSight(now, session_s=session_s, flaws=flaws)
         self.progress = Progress()
-        self.ddl = DdlDispatcher(state, self.progress, flaws=flaws)
+        self.ddl = DdlDispatcher(state, self.progress, watermarks=watermarks, flaws=flaws)
         self.placing = Placing(state, self.sight, self._fate, home=capture, flaws=flaws)
         self.ready = False
         self.begun = self.checkpoint_since = now

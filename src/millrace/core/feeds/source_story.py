@@ -70,6 +70,11 @@ class SourceStory:
     def table(self, oid: Oid) -> TableId:
         return TableId(self.spec.source, oid)
 
+    @property
+    def tables(self) -> list[TableSchema]:
+        """Those that the changefeed takes, as they are now."""
+        return [taken.table for taken in self._chosen.taken.values()]
+
     def replay(self, offset: int, record: ProgressRecord) -> Told | None:
         match record:
             case Mark():

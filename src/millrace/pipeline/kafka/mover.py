@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -19,16 +19,19 @@ from millrace.errors import UnknownTopicId
 from millrace.log.client import LogClient
 from millrace.model.positions import Claim, PositionKey
 from millrace.model.rounds import TaskPlan, Work, WorkResult
-from millrace.model.tables import TableSchema
+from millrace.model.table_plans import TablePlan
 from millrace.pipeline.kafka.home import LogHome
 from millrace.pipeline.kafka.pieces import Maker
+from millrace.pipeline.kafka.portions import Portion, asked, heard_portion, plans_of, read
 from millrace.pipeline.kafka.reading import Range
 from millrace.pipeline.kafka.setup import Setup, decode_setup
 from millrace.pipeline.kafka.writing import Flow, Job
+from millrace.pipeline.shape.paths import Asked, Heard
 from millrace.sink.kafka.choice import format_of, target_of
 from millrace.sink.kafka.encode import Encoder
 from millrace.sink.kafka.formats import Origin
 from millrace.sink.kafka.headers import Provenance
+from millrace.sink.routes import Router
 from millrace.sink.uri import parse_sink
 
 
@@ -50,6 +53,7 @@ class KafkaMover:
         self._setup, self._connect = setup, connect
         self._sink = parse_sink(setup.sink)
         self._origin = Origin(setup.source, setup.database)
+        self._router = Router(setup.source, self._sink, setup.settings)
         self._executions: dict[tuple[PositionKey, int], int] = {}     # of the task under way
 
     async def claim(self, plan: TaskPlan) -> Collection[int]:
@@ -72,31 +76,45 @@ class KafkaMover:
         return self._executions[work.plan.key, work.plan.round]
 
     async def move(self, plan: TaskPlan, work: Work) -> WorkResult:
+        client = (await self._connect()).client
+        return await self._moved(plan, work, read(client, _range(plan, work), plans_of(plan)))
+
+    async def _moved(self, plan: TaskPlan, work: Work, portions: AsyncIterator[Portion]) -> WorkResult:
         began = time.monotonic()
         names = {topic.topic_id: topic.name for topic in plan.topics}
-        source = Range(names[work.plan.key.topic_id], work.plan.key.partition, work.plan.from_, work.plan.to,
-                       work.plan.skip, work.copied)
         job = Job(
-            work.plan, source, names, {schema.id: schema for schema in plan.schemas},
-            partial(self._maker, work, names, time.time_ns() // 1000), self._execution(work),
-            min(limits.WORK_SENDING_S, work.deadline_s * limits.WORK_SENDING_S / limits.WORK_DEADLINE_S),
-            work.deadline_s,
+            work.plan, portions, names, partial(self._maker, work, names, time.time_ns() // 1000),
+            self._execution(work), _sending_s(work), work.deadline_s,
         )
         flow = Flow((await self._connect()).client, job)
         result = await flow.run()
         took_ms = int((time.monotonic() - began) * 1000)
         return WorkResult(work.dispatcher, result, read_bytes=flow.read_bytes, took_ms=took_ms)
 
-    def _maker(self, work: Work, names: Mapping[UUID, str], now_us: int, table: TableSchema) -> tuple[Maker, UUID]:
+    def _maker(self, work: Work, names: Mapping[UUID, str], now_us: int, table: TablePlan) -> tuple[Maker, UUID]:
         """A renamed table has another topic; the plan names all that this epoch has fenced [V11]."""
-        topic = self._sink.topic.topic(self._setup.source, table.schema, table.name)
+        topic = self._router.topic(table.table)
         partitions = [target for target in work.plan.partitions if names.get(target.topic_id) == topic]
         if not partitions:
-            raise UnknownTopicId(f"{topic} of {table.full_name} is not among the targets of this round")
-        encoder = Encoder(table, format_of(self._sink, self._origin, table), target_of(self._sink, len(partitions)))
+            raise UnknownTopicId(f"{topic} of {table.table.full_name} is not among the targets of this round")
+        target = target_of(self._sink, len(partitions), self._router.routing(table.table))
+        encoder = Encoder(table.shown, format_of(self._sink, self._origin, table.shown), target)
         plan = work.plan
         provenance = Provenance(plan.key.topic_id.bytes, plan.key.partition, plan.writer_id, plan.epoch)
         return Maker(encoder, provenance, now_us), partitions[0].topic_id
+
+    # -- of rows that expressions of Spark are asked about (pipeline.asked_task) ---------------------------------------
+    async def ask(self, plan: TaskPlan) -> AsyncIterator[Asked]:
+        """Ends with the time for sending: whoever writes would not send what comes later."""
+        (work,), began = plan.works, time.monotonic()
+        client = (await self._connect()).client
+        async for one in asked(client, _range(plan, work), plan.tables, plan.broken):
+            yield one
+            if time.monotonic() - began >= _sending_s(work):
+                return
+
+    async def move_heard(self, plan: TaskPlan, work: Work, heard: AsyncIterator[Heard]) -> WorkResult:
+        return await self._moved(plan, work, (heard_portion(one) async for one in heard))
 
     async def close(self) -> None:
         """The client is its worker's, not this mover's."""
@@ -107,6 +125,17 @@ def _numbers(counts: Iterable[int]) -> Iterator[range]:
     for count in counts:
         yield range(first, first + count)
         first += count
+
+
+def _range(plan: TaskPlan, work: Work) -> Range:
+    names = {topic.topic_id: topic.name for topic in plan.topics}
+    wanted = work.plan
+    return Range(
+        names[wanted.key.topic_id], wanted.key.partition, wanted.from_, wanted.to, wanted.skip, work.copied)
+
+
+def _sending_s(work: Work) -> float:
+    return min(limits.WORK_SENDING_S, work.deadline_s * limits.WORK_SENDING_S / limits.WORK_DEADLINE_S)
 
 
 _opened: dict[tuple[asyncio.AbstractEventLoop, tuple[str, ...]], Services] = {}

@@ -5,18 +5,21 @@ from __future__ import annotations
 import msgspec
 
 from millrace.errors import Malformed, NewerFormat
+from millrace.model.changefeeds import TableSettings
 
 VERSION = 1
 MOVER = "millrace.pipeline.kafka.mover:make"
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """`sink`: the URI, read anew by whoever uses it. `database`: as messages name it."""
+    """`sink`: the URI, read anew by whoever uses it. `database`: as messages name it. `settings`: of single tables; of
+    topics and partitions, that is: what is said of rows and columns has become plans (TaskPlan.tables)."""
 
     bootstrap: tuple[str, ...]
     sink: str
     source: str
     database: str
+    settings: tuple[TableSettings, ...] = ()
 
 
 _decoder: msgspec.msgpack.Decoder[Setup] = msgspec.msgpack.Decoder(Setup)

@@ -1,6 +1,6 @@
 """One source partition's rows to their targets: the machine `core.delivery.writing` between a reader and the log.
 
-    groups of rows ─▶ pieces ─▶ Writing ─sends─▶ OnceWriter of the target ─answers─▶ Writing ─▶ WriteResult
+    portions of rows ─▶ pieces ─▶ Writing ─sends─▶ OnceWriter of the target ─answers─▶ Writing ─▶ WriteResult
 
 In: the plan, already claimed. Out: the result. Promise: what the machine promises; reading stops while
 `WORK_PENDING_BYTES_MAX` of encoded bytes are not delivered. After a refusal the next try waits a little: whoever has
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -26,12 +26,11 @@ from millrace.log.client.frames import Chunk, build_batch
 from millrace.log.client.once import OnceWriter
 from millrace.model.ids import TopicPartition
 from millrace.model.quarantine import Quarantined, encode_quarantined
-from millrace.model.tables import TableSchema
+from millrace.model.table_plans import TablePlan
 from millrace.model.writes import WritePlan, WriteResult
 from millrace.ops.real import RealRandom
-from millrace.pipeline.kafka.copied import copied_groups
 from millrace.pipeline.kafka.pieces import Maker, Points
-from millrace.pipeline.kafka.reading import Group, Range, groups
+from millrace.pipeline.kafka.portions import Portion
 from millrace.sink.kafka.headers import NAME, value_of
 from millrace.wire.batches_out import sealed
 from millrace.wire.changes import encode_rows
@@ -39,13 +38,12 @@ from millrace.wire.records import Record
 
 
 class Job(NamedTuple):
-    """`maker_of`: of a schema version, and the id of the topic that its rows go to."""
+    """`maker_of`: of a version of the table, and the id of the topic that its rows go to."""
 
     plan: WritePlan
-    source: Range
+    portions: AsyncIterator[Portion]
     names: Mapping[UUID, str]                # of target topics
-    schemas: Mapping[UUID, TableSchema]
-    maker_of: Callable[[TableSchema], tuple[Maker, UUID]]
+    maker_of: Callable[[TablePlan], tuple[Maker, UUID]]
     execution: int
     sending_s: float
     deadline_s: float
@@ -82,7 +80,7 @@ class Flow:
                 writer.close()
 
     async def _something(self, reading: asyncio.Task[None]) -> None:
-        """Until an answer, a group, or some time has passed. What the reading failed of ends the work."""
+        """Until an answer, a portion, or some time has passed. What the reading failed of ends the work."""
         if reading.done() and (error := reading.exception()) is not None:
             raise error
         wait_s = limits.WRITE_LOOK_S
@@ -96,27 +94,25 @@ class Flow:
     # -- in ----------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        source = self._job.source
-        read = groups if source.copied is None else copied_groups
-        async for group in read(self._client, source, self._job.schemas):
+        async for portion in self._job.portions:
             while sum(self._pending.values()) >= limits.WORK_PENDING_BYTES_MAX:
                 self._delivered.clear()
                 await self._delivered.wait()
-            self._offer(group)
+            self._offer(portion)
             self._changed.set()
 
-    def _offer(self, group: Group) -> None:
-        self.read_bytes += group.read_bytes
-        if group.schema is not None and group.rows.batch.num_rows:
-            maker, topic_id = self._job.maker_of(group.schema)
-            for points, poison in maker.pieces(group.rows):
+    def _offer(self, portion: Portion) -> None:
+        self.read_bytes += portion.read_bytes
+        if portion.told is not None:
+            maker, topic_id = self._job.maker_of(portion.told.plan)
+            for points, poison in maker.pieces(portion.told):
                 if poison:
                     self._writing.offer(Piece(TopicPartition(topic_id, 0), points, poison))
                     continue
                 batch = points.batch()
                 self._pending[id(points)] = len(batch.body)
                 self._writing.offer(Piece(TopicPartition(topic_id, batch.partition), points))
-        self._writing.handed(group.upto)
+        self._writing.handed(portion.upto)
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -157,7 +153,7 @@ class Flow:
 
     def _quarantined(self, send: Send, points: Points) -> Iterable[Chunk]:
         """The row as the log has it: what replays it needs no other copy [P9]."""
-        table, batch, maker = points.maker.encoder.table, points.first_row().batch, points.maker
+        table, batch, maker = points.plan.table, points.first_row().batch, points.maker
         change = encode_rows(batch)
         value = encode_quarantined(Quarantined(
             table=table.full_name, schema_id=table.id, before=batch.num_columns > 8 + len(table.columns),

@@ -1,6 +1,7 @@
 """Rows of a change batch as Spark is asked about them: one row for each image that could be judged.
 
     change batch ─▶ images: all after images, then all before images ─▶ columns that expressions need, typed
+                          `which`: its plan among those asked together: versions of one table
                           `asked`: bit 0: the filter can be told of this image; bit 1 + j: so can expression j
 
 In: a change batch and its plan. Out: a batch of images. Which images there are follows from the batch alone, so whoever
@@ -28,13 +29,17 @@ from millrace.wire.pg.types import AFTER, BEFORE, DELETE, UPDATE, kinds_of
 Ints = NDArray[Any]
 Bools = NDArray[np.bool_]
 BATCH: Final = "batch"             # the change batch that follows, with its first image; null with all others
+WHICH: Final = "which"
 ASKED: Final = "asked"
 KEEP: Final = "keep"
 FILTER_BIT: Final = 1
+NONE_ASKED: Final = -1             # as `which`: a row that only carries
+Plans = tuple[TablePlan, ...]
 
 
 class Frame(NamedTuple):
-    """What Spark sees of a plan: columns of ours, whose names begin with `prefix`, and those that are asked."""
+    """What Spark sees of plans: columns of ours, whose names begin with `prefix`, and those that are asked, of each
+    plan under names of ours, too: versions of a table have the same names for columns of different types."""
 
     prefix: str
     schema: st.StructType
@@ -49,15 +54,28 @@ class Images(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def frame_of(plan: TablePlan) -> Frame:
-    table, kinds = plan.table, kinds_of(plan.table)
+def frame_of(plans: Plans) -> Frame:
     prefix = "_"
-    while any(table.columns[i].name.lower().startswith(prefix) for i in plan.asked):
+    while any(plan.table.columns[i].name.lower().startswith(prefix) for plan in plans for i in plan.asked):
         prefix += "_"
-    fields = [st.StructField(prefix + BATCH, st.BinaryType()), st.StructField(prefix + ASKED, st.LongType())]
-    fields += [st.StructField(table.columns[i].name, spark_type(kinds[i])) for i in plan.asked]
+    fields = [st.StructField(prefix + BATCH, st.BinaryType()), st.StructField(prefix + WHICH, st.IntegerType()),
+              st.StructField(prefix + ASKED, st.LongType())]
+    for which, plan in enumerate(plans):
+        kinds = kinds_of(plan.table)
+        fields += [st.StructField(_name(prefix, which, i), spark_type(kinds[i])) for i in plan.asked]
     schema = st.StructType(fields)
     return Frame(prefix, schema, to_arrow_schema(schema, timezone="UTC"))
+
+
+def _name(prefix: str, which: int, column: int) -> str:
+    return f"{prefix}{which}c{column}"
+
+
+def renamed(plans: Plans, which: int) -> list[str]:
+    """Its columns under the names that its expressions know, as Spark reads it."""
+    plan, prefix = plans[which], frame_of(plans).prefix
+    quoted = {i: plan.table.columns[i].name.replace("`", "``") for i in plan.asked}
+    return [f"{_name(prefix, which, i)} AS `{quoted[i]}`" for i in plan.asked]
 
 
 def images_of(batch: pa.RecordBatch, plan: TablePlan) -> Images:
@@ -107,18 +125,34 @@ def unsent_of(batch: pa.RecordBatch, plan: TablePlan) -> Bools | None:
 
 
 def question(
-    batch: pa.RecordBatch, plan: TablePlan, carried: bytes, *, broken: Sequence[int] = ()
+    batch: pa.RecordBatch, plans: Plans, which: int, carried: bytes, *, broken: Sequence[int] = ()
 ) -> pa.RecordBatch:
     """`carried`: travels with the first image. `broken`: rows of which nothing is asked. For a batch with rows."""
-    frame, images = frame_of(plan), images_of(batch, plan)
-    count = len(images.after) + len(images.before)
+    plan = plans[which]
+    images = images_of(batch, plan)
     asked = asked_of(batch, plan)
     asked[np.isin(np.concatenate(images), list(broken))] = 0
-    arrays = [pa.concat_arrays([pa.array([carried], pa.binary()), pa.nulls(count - 1, pa.binary())]), pa.array(asked)]
-    for i, field in zip(plan.asked, list(frame.arrow)[2:], strict=True):
+    columns = []
+    for i in plan.asked:
         name = plan.table.columns[i].name
         parts = [batch.column(AFTER + name).take(pa.array(images.after))]
         if len(images.before):
             parts.append(batch.column(BEFORE + name).take(pa.array(images.before)))
-        arrays.append(as_spark(pa.concat_arrays(parts), field.type))
+        columns.append(pa.concat_arrays(parts))
+    return _framed(plans, which, carried, asked, columns)
+
+
+def bare(plans: Plans, carried: bytes) -> pa.RecordBatch:
+    """What is to travel without rows."""
+    return _framed(plans, NONE_ASKED, carried, np.zeros(1, np.int64), [])
+
+
+def _framed(plans: Plans, which: int, carried: bytes, asked: Ints, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    frame, count = frame_of(plans), len(asked)
+    arrays = [pa.concat_arrays([pa.array([carried], pa.binary()), pa.nulls(count - 1, pa.binary())]),
+              pa.array(np.full(count, which, np.int32)), pa.array(asked)]
+    for at, plan in enumerate(plans):
+        fields = list(frame.arrow)[len(arrays):len(arrays) + len(plan.asked)]
+        arrays += ([as_spark(column, field.type) for column, field in zip(columns, fields, strict=True)]
+                   if at == which else [pa.nulls(count, field.type) for field in fields])
     return pa.RecordBatch.from_arrays(arrays, schema=frame.arrow)

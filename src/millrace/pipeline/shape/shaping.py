@@ -61,6 +61,15 @@ class Shaped(NamedTuple):
     places: Ints
     refused: list[Refused]
 
+    def between(self, start: int, stop: int) -> Shaped:
+        """Of the rows handed over those from `start` to `stop`; none of them is refused."""
+        first, last = np.searchsorted(self.places, (start, stop)).tolist()
+        return Shaped(self.batch.slice(first, last - first), self.places[first:last], [])
+
+    def picked(self, places: Ints) -> Shaped:
+        """Of the rows handed over these, which go on."""
+        return Shaped(self.batch.take(pa.array(np.searchsorted(self.places, places))), places, [])
+
 
 def shape(
     batch: pa.RecordBatch, plan: TablePlan, answers: Answers | None = None, broken: Sequence[Culprit] = ()

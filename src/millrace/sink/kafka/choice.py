@@ -10,6 +10,7 @@ from millrace.sink.kafka.debezium import Debezium
 from millrace.sink.kafka.encode import Target
 from millrace.sink.kafka.formats import Format, Message, Origin
 from millrace.sink.kafka.plain import Plain
+from millrace.sink.kafka.routing import Routing
 from millrace.sink.kafka.watermark import canal_watermark, debezium_watermark, plain_watermark
 from millrace.sink.uri import KafkaSink
 
@@ -23,9 +24,11 @@ def format_of(sink: KafkaSink, origin: Origin, table: TableSchema) -> Format:
     return Debezium(origin, table, schema=sink.schema, tombstones=sink.tombstones, decimal_numbers=numbers)
 
 
-def target_of(sink: KafkaSink, partitions: int) -> Target:
-    """`partitions`: those the topic has, whatever was wanted when it was made."""
-    return Target(partitions, message_bytes_max=sink.message_bytes, codec=sink.compression, routing=sink.partition)
+def target_of(sink: KafkaSink, partitions: int, routing: Routing | None = None) -> Target:
+    """`partitions`: those the topic has, whatever was wanted when it was made. `routing`: of this table; None: of the
+    sink."""
+    return Target(partitions, message_bytes_max=sink.message_bytes, codec=sink.compression,
+                  routing=routing or sink.partition)
 
 
 def change_message(sink: KafkaSink, origin: Origin, table: TableSchema, change: Change, *, now_us: int) -> Message:

@@ -279,6 +279,41 @@ def test_C7_after_a_change_of_unknown_outcome_the_ddl_position_is_taken_anew(
     assert play_alone(tmp_path, main).target.found() == []
 
 
+def test_K4_watermarks_tell_what_is_persisted_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CHECKPOINT_EVERY_S", 0.05)
+
+    class Checked(Home):
+        async def write_watermark(self, epoch: int, checkpoint: int, tables: Any) -> bool:
+            records = [decode_feed(data) for data in alone.store.appended]
+            durable = [record.lsn for record in records if isinstance(record, CheckpointReached)]
+            assert checkpoint == durable[-1]
+            return await super().write_watermark(epoch, checkpoint, tables)
+
+    async def main(a: Alone) -> None:
+        nonlocal alone
+        alone = a
+
+        async def open_(entry: object) -> Checked:
+            return Checked(a.target, watermarks=True)
+
+        a.homes.open = open_  # type: ignore[method-assign]
+        await a.created(FEED)
+        s = Story(a)
+        s.host.start()
+        for lsn in (20, 40, 59):
+            a.target.advance(lsn)
+            await until(lambda lsn=lsn: any(told >= lsn for told, _ in a.target.told))
+        assert s.host.lives == 1
+        assert [told for told, _ in a.target.told] == sorted({told for told, _ in a.target.told}), "each once, in order"
+        await s.host.stop()
+        await s.manager.stop()
+
+    alone: Any = None
+    assert play_alone(tmp_path, main).target.found() == []
+
+
 def test_C8_an_error_that_only_a_person_can_mend_goes_to_the_coordinator(tmp_path: Path) -> None:
     async def story(s: Story) -> None:
         await until(s.works)

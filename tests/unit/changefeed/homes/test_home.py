@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from millrace.core.feeds.checkpoint import Committed
 from millrace.core.feeds.ddl_home import ddl_key
 from millrace.core.sources.registry import progress_topic
 from millrace.errors import InvalidProducerEpoch, Malformed, Superseded, UnknownSource
-from millrace.model.changefeeds import ChangefeedSpec, DdlPosition
+from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, TableSettings
 from millrace.model.positions import Point
 from millrace.model.progress import Change
 from millrace.model.quarantine import quarantine_topic
@@ -155,6 +156,62 @@ def test_C3_closed_positions_let_no_former_owner_commit_or_write(tmp_path: Path)
             await homes(log).remove(entry().spec, 4)
         await homes(log).remove(entry().spec, 6)
         assert await log.stored() == {}
+        await home.leave()
+
+    run(tmp_path, story)
+
+
+def test_K4_a_watermark_stands_in_every_partition_and_no_former_epoch_adds_one(tmp_path: Path) -> None:
+    spec = ChangefeedSpec(id=FEED, source=SOURCE, sink="kafka:?format=json&watermarks=true&partitions=2",
+                          settings=(TableSettings(tables="public.u", topic="other"),))
+
+    async def story(log: Log) -> None:
+        await log.add(T)
+        await log.add(table(16401, "u"))
+        one = await altered(log, 20)
+        former = await homes(log).open(entry(spec))
+        assert former.watermarks
+        await former.take_ddl(5)
+        assert await former.write_watermark(5, 15, frozenset({TABLE, id_of(16401)})), "no topic is there yet"
+        assert await former.write_change(5, TABLE, one)
+        assert await former.write_watermark(5, 18, frozenset({TABLE}))
+        assert await former.commit_ddl(DdlPosition(5, one), DdlPosition(5, one + 1))
+        two = await altered(log, 30, WIDEST)
+        home = await homes(log).open(entry(spec))
+        await home.take_ddl(6)
+        assert await home.write_watermark(6, 25, frozenset({TABLE}))
+        assert not await former.write_watermark(5, 99, frozenset({TABLE})), "fenced"
+        assert not await home.write_watermark(5, 99, frozenset({TABLE}))
+        assert await home.write_change(6, TABLE, two), "sequences go on behind watermarks"
+        taken = await home.take_ddl(7)
+        assert taken == DdlTaken(DdlPosition(7, one + 1), ((TABLE, two),)), "a scan finds changes, not watermarks"
+
+        for partition, changes in ((0, [one, two]), (1, [])):
+            found = await log.messages(TARGET, partition)
+            marks = [json.loads(value) for told, value in found if told.point.offset == -1]
+            assert [mark["_commit_version"] for mark in marks] == [18, 25]
+            assert {mark["_change_type"] for mark in marks} == {"watermark"}
+            assert [told.point.offset for told, _ in found if told.point.offset >= 0] == changes
+        await former.leave()
+        await home.leave()
+
+    run(tmp_path, story)
+
+
+def test_C7_P4_a_change_describes_its_table_as_the_settings_show_it(tmp_path: Path) -> None:
+    said = (TableSettings(tables="public.t", topic="mine.{table}", projection=("id", "x AS shown")),)
+    spec = ChangefeedSpec(id=FEED, source=SOURCE, sink="kafka:?format=json", settings=said)
+
+    async def story(log: Log) -> None:
+        await log.add(T)
+        one, two = await altered(log, 20, WIDEST), await altered(log, 30, table(16400, "t", "y"))
+        home = await homes(log).open(entry(spec))
+        await home.take_ddl(5)
+        assert await home.write_change(5, TABLE, one)
+        assert await home.commit_ddl(DdlPosition(5, one), DdlPosition(5, one + 1))
+        assert await home.write_change(5, TABLE, two), "a table that its settings do not fit holds nobody up"
+        shown = [json.loads(value)["columns"] for _, value in await log.messages("mine.t")]
+        assert [[column["name"] for column in columns] for columns in shown] == [["id", "shown"], ["id"]]
         await home.leave()
 
     run(tmp_path, story)

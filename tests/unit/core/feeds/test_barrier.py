@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from millrace.core.feeds.barrier import DdlDispatcher, SchemaChange, passes
 from millrace.core.feeds.checkpoint import Committed, Progress
-from millrace.core.feeds.effects import CommitDdl, TakeDdl, WriteChange
+from millrace.core.feeds.effects import CommitDdl, TakeDdl, WriteChange, WriteWatermark
 from millrace.core.feeds.office import FeedState
 from millrace.model.changefeeds import CheckpointReached, DdlPosition, SpanRecorded, TableEnds
 from millrace.model.spans import TableId, TablePartition, whole
@@ -14,11 +14,13 @@ ALTER = SchemaChange(10, 100, "alter", (T, U))
 class Bench:
     """A ddl dispatcher with table T in two partitions and U in one."""
 
-    def __init__(self, *changes: SchemaChange, position: DdlPosition | None = None) -> None:
+    def __init__(
+        self, *changes: SchemaChange, position: DdlPosition | None = None, watermarks: bool = False
+    ) -> None:
         self.state, self.progress = FeedState(), Progress()
         self.state.replay(SpanRecorded(0, whole(T, 2)))
         self.state.replay(SpanRecorded(1, whole(U, 1)))
-        self.ddl = DdlDispatcher(self.state, self.progress)
+        self.ddl = DdlDispatcher(self.state, self.progress, watermarks=watermarks)
         for change in changes:
             self.ddl.on_change(change)
         assert self.ddl.begin(5, 1.0) == TakeDdl(5)
@@ -163,3 +165,30 @@ def test_C7_changes_are_taken_once_and_in_order() -> None:
     waiting = bench.ddl.waiting()
     assert waiting is not None
     assert waiting.number == 12
+
+
+def test_K4_a_watermark_tells_the_persisted_checkpoint_once_and_after_changes() -> None:
+    bench = Bench(ALTER, watermarks=True)
+    assert bench.ddl.next_effect() is None, "nothing is persisted yet"
+    bench.state.replay(CheckpointReached(90))
+    effect = bench.ddl.next_effect()
+    assert effect == WriteWatermark(5, 90, frozenset({T, U}))
+    bench.stand(T, at=10)
+    bench.stand(U, at=10)
+    assert bench.ddl.next_effect() is None, "one at a time"
+    bench.ddl.watermark_written(effect, 2.0)
+    bench.state.replay(CheckpointReached(95))
+    assert bench.written() == [T, U], "changes first"
+    bench.commit()
+    assert bench.ddl.next_effect() == WriteWatermark(5, 95, frozenset({T, U}))
+    bench.ddl.watermark_written(WriteWatermark(5, 95, frozenset({T, U})), 3.0)
+    assert bench.ddl.next_effect() is None
+
+
+def test_K4_C8_a_watermark_says_nothing_of_a_table_that_left_the_checkpoint() -> None:
+    bench = Bench(position=DdlPosition(5, 3, ((U, 3),)), watermarks=True)
+    bench.state.replay(CheckpointReached(90))
+    assert bench.ddl.next_effect() == WriteWatermark(5, 90, frozenset({T}))
+    quiet = Bench()
+    quiet.state.replay(CheckpointReached(90))
+    assert quiet.ddl.next_effect() is None, "nobody wants them"

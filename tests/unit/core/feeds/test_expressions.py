@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millrace.core.feeds.drafts import Made, draft, read_settings
@@ -156,6 +156,7 @@ def test_P4_a_name_that_may_be_two_columns_is_refused() -> None:
 
 
 @given(st.text(st.sampled_from("ab `'\"\\()[]-/*;${}rR.\n,é")) | st.text())
+@example("FROM")
 def test_P4_whatever_passes_stays_inside_its_parentheses(text: str) -> None:
     """Read again with others around it, its words are the same words: nothing of it gets out, nothing gets in."""
     try:

@@ -26,7 +26,7 @@ def row(op: int, key: int) -> judge.Row:
 def answered(asked: list[pa.RecordBatch]) -> pa.Table:
     """As Spark would: a column for the filter, true for what is asked."""
     return pa.Table.from_batches([
-        pa.record_batch([one.column(0), pa.array([bits & 1 == 1 for bits in one.column(1).to_pylist()])],
+        pa.record_batch([one.column(0), pa.array([bits & 1 == 1 for bits in one.column(2).to_pylist()])],
                         names=["_batch", "_keep"]) for one in asked])
 
 
@@ -36,12 +36,15 @@ def test_P4_rows_come_out_together_as_they_went_in(ops: list[list[int]], cut: in
     sent = [Asked(rows_of(judge.batch_of(TABLE, [row(op, i) for i, op in enumerate(some)])), bytes([at]))
             for at, some in enumerate(ops) if some]
     nothing = Asked(rows_of(judge.batch_of(TABLE, [])))
-    asked = list(ask([nothing, *sent], PLAN))
+    asked = list(ask([nothing, *sent], (PLAN,)))
     assert len(asked) == len(sent), "of no rows nothing is asked"
     batches = answered(asked).to_batches(max_chunksize=cut) if asked else []
-    heard = list(hear(batches, PLAN))
+    heard = list(hear(batches, (PLAN,)))
     assert [one.tag for one in heard] == [one.tag for one in sent]
-    for told, one in zip(heard, sent, strict=True):
+    for found, one in zip(heard, sent, strict=True):
+        told = found.told
+        assert told is not None
+        assert one.rows is not None
         assert told.rows.batch.equals(one.rows.batch)
         assert told.rows.offset.tolist() == one.rows.offset.tolist()
         assert told.rows.row.tolist() == one.rows.row.tolist()
@@ -50,12 +53,13 @@ def test_P4_rows_come_out_together_as_they_went_in(ops: list[list[int]], cut: in
 
 def test_P9_rows_that_break_are_not_asked_again_and_are_told() -> None:
     rows = rows_of(judge.batch_of(TABLE, [row(0, 0), row(1, 1), row(2, 2)]))._replace(copy=True)
-    [asked] = ask([Asked(rows, b"x", (Culprit(1, "Division by zero"),))], PLAN)
-    assert asked.column(1).to_pylist() == [1, 0, 0, 1], "after images of 0 and 1, before images of 1 and 2"
-    [heard] = hear(answered([asked]).to_batches(), PLAN)
-    assert heard.rows.copy
-    assert heard.shaped.places.tolist() == [0, 2]
-    assert [(one.place, one.reason, one.detail) for one in heard.shaped.refused] == [
+    [asked] = ask([Asked(rows, b"x", (Culprit(1, "Division by zero"),))], (PLAN,))
+    assert asked.column(2).to_pylist() == [1, 0, 0, 1], "after images of 0 and 1, before images of 1 and 2"
+    [(told, _)] = hear(answered([asked]).to_batches(), (PLAN,))
+    assert told is not None
+    assert told.rows.copy
+    assert told.shaped.places.tolist() == [0, 2]
+    assert [(one.place, one.reason, one.detail) for one in told.shaped.refused] == [
         (1, "expression", "Division by zero")]
 
 
@@ -64,5 +68,25 @@ def test_P4_a_row_that_breaks_is_told_once_whatever_else_is_wrong_with_it() -> N
     plan = TablePlan(plain, whole(plain).outputs, "n > 0", (1,))
     unsent = judge.Row(1, [judge._same(1, 1, "1"), judge.Cell(sent=False)], None)
     rows = rows_of(judge.batch_of(plain, [unsent]))
-    [heard] = hear(answered(list(ask([Asked(rows, b"", (Culprit(0, "why"),))], plan))).to_batches(), plan)
-    assert [one.reason for one in heard.shaped.refused] == ["expression"]
+    [(told, _)] = hear(answered(list(ask([Asked(rows, b"", (Culprit(0, "why"),))], (plan,)))).to_batches(), (plan,))
+    assert told is not None
+    assert [one.reason for one in told.shaped.refused] == ["expression"]
+
+
+def test_P4_versions_of_a_table_are_asked_together_each_by_its_own_plan() -> None:
+    """Columns of the same name and another type; and what is told without rows."""
+    wider = msgspec.structs.replace(TABLE, columns=(TABLE.columns[0], Column("n", 25), Column("m", 20)))
+    later = TablePlan(wider, whole(wider).outputs, "n > '0' AND m > 0", (1, 2))
+    plans = (PLAN, later)
+    old = rows_of(judge.batch_of(TABLE, [row(0, 1)]))
+    image = [judge._same(2, 2, "2"), judge.Cell("1"), judge._same(3, 3, "3")]
+    new = rows_of(judge.batch_of(wider, [judge.Row(0, image, None)]))
+    asked = list(ask([Asked(old, b"old"), Asked(new, b"new", which=1), Asked(None, b"end")], plans))
+    assert asked[0].schema.names[3:] == ["_0c1", "_1c1", "_1c2"]
+    assert [one.column(1).to_pylist() for one in asked] == [[0], [1], [-1]]
+    answers = pa.Table.from_batches([
+        pa.record_batch([one.column(0), pa.array([True]), pa.array([True])], names=["_batch", "_0keep", "_1keep"])
+        for one in asked])
+    heard = list(hear(answers.to_batches(), plans))
+    assert [(one.tag, None if one.told is None else one.told.plan) for one in heard] == [
+        (b"old", PLAN), (b"new", later), (b"end", None)]

@@ -16,7 +16,7 @@ import support_json as judge
 from millrace.core.feeds.filtering import Op, Outcome, Verdict, outcome
 from millrace.model.table_plans import Output, TablePlan, whole
 from millrace.model.tables import Column, TableSchema
-from millrace.pipeline.shape.asking import asked_of, images_of, question
+from millrace.pipeline.shape.asking import asked_of, images_of, question, renamed
 from millrace.pipeline.shape.paths import encode, fused
 from millrace.pipeline.shape.shaping import Answers, Shaped, shape
 from millrace.sink.kafka.debezium import Debezium
@@ -234,5 +234,6 @@ def test_P4_names_of_ours_never_meet_those_of_the_table() -> None:
     table = TableSchema(7, "s", "t", "d", (Column("_asked", 20, -1, True), Column("__batch", 25)))
     plan = TablePlan(table, whole(table).outputs, "…", (0, 1))
     cells = [judge._same(1, 1, "1"), judge._text("x")]
-    asked = question(judge.batch_of(table, [judge.Row(0, cells, None)]), plan, b"rows")
-    assert asked.schema.names == ["___batch", "___asked", "_asked", "__batch"]
+    asked = question(judge.batch_of(table, [judge.Row(0, cells, None)]), (plan,), 0, b"rows")
+    assert asked.schema.names == ["___batch", "___which", "___asked", "___0c0", "___0c1"]
+    assert renamed((plan,), 0) == ["___0c0 AS `_asked`", "___0c1 AS `__batch`"]

@@ -1,0 +1,54 @@
+"""What a changefeed makes of its tables, version by version: rows and columns that go on, topic, partitions [P4, K2].
+
+In: a spec, versions of tables, whoever asks Spark about expressions. Out: plans, topics, tables as messages show them.
+Errors: TableRefused: a version that its settings do not fit (any more). Unreachable: there are expressions, and no
+Spark to analyse them. InvalidSinkUri and what else check_sink raises, for the spec as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+import msgspec
+
+from millrace.errors import TableRefused, UserError
+from millrace.model.changefeeds import ChangefeedSpec, TableSettings
+from millrace.model.table_plans import TablePlan, whole
+from millrace.model.tables import TableSchema
+from millrace.sink.kafka.routing import refuse_unless_routable
+from millrace.sink.routes import Router, check_sink
+
+# Where the settings stand, what they say, the table (pipeline.rounds.Runner.shape).
+Shape = Callable[[str, TableSettings, TableSchema], Awaitable[TablePlan]]
+
+
+class Shapes:
+    def __init__(self, spec: ChangefeedSpec, shape: Shape) -> None:
+        self.sink = check_sink(spec)
+        self._router, self._shape = Router(spec.source, self.sink, spec.settings), shape
+
+    async def plan(self, table: TableSchema) -> TablePlan:
+        _, settings, where = self._router.said(table)
+        try:
+            found = whole(table)
+            if settings.filter or settings.projection:
+                found = await self._shape(where, settings, table)
+            refuse_unless_routable(self._router.routing(table), found.shown)
+        except UserError as error:
+            raise TableRefused(str(error)) from error
+        return found
+
+    def topics(self, tables: Iterable[TableSchema]) -> list[str]:
+        """A renamed table has another one."""
+        return list(dict.fromkeys(map(self.topic, tables)))
+
+    def topic(self, table: TableSchema) -> str:
+        return self._router.topic(table)
+
+    async def shown(self, table: TableSchema) -> TableSchema:
+        """As messages describe it. A version that its settings do not fit is described by its key alone: its rows wait
+        for somebody, but a change of it must not hold up those of other tables [C8]."""
+        try:
+            return (await self.plan(table)).shown
+        except TableRefused:
+            return msgspec.structs.replace(table, columns=tuple(one for one in table.columns if one.is_key))
