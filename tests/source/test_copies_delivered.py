@@ -32,10 +32,10 @@ from support_mover import Message
 from support_postgres import run
 from support_reader import Life, Rig
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 SINK = "kafka:?format=debezium-json&tombstones=false&partitions=2&replication=1&topic={source}." + "%s.{table}"
 ROWS = 800
-PATIENCE_S = 100                     # a few seconds where the machine is not busy with something else
+PATIENCE_S = 150                     # a few seconds where the machine is not busy with something else
 STATEMENTS = (
     "INSERT INTO t VALUES (%s, 'new') ON CONFLICT (id) DO UPDATE SET x = 'again', n = t.n + 1",
     "UPDATE t SET n = n + 1 WHERE id BETWEEN %s AND %s + 3",

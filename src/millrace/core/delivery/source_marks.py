@@ -129,7 +129,7 @@ class Marks:
 
     def _version(self, record: SchemaVersion) -> frozenset[Oid]:
         """Readers restate versions: what is not behind the last one is no news. Below zero: in force nowhere."""
-        self.schemas[record.table.id] = record.table
+        self.schemas.setdefault(record.table.id, record.table)
         known = self._versions.setdefault(record.table.oid, [])
         version = Version(At(record.generation, record.commit_lsn), record.seq, record.table)
         if record.commit_lsn < 0 or (known and known[-1][:2] >= version[:2]):
