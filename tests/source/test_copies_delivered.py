@@ -26,8 +26,8 @@ from millrace.model.writes import WriteResult
 from millrace.pipeline.rounds import Ending, Lost
 from millrace.source.copying import append
 from millrace.source.copying.copier import Copier
-from support_cluster import Cluster
-from support_data_path import Capture, LocalJobs, until
+from support_data_path import Capture, LocalJobs, until, without_spark
+from support_kafka import one_broker
 from support_mover import Message
 from support_postgres import run
 from support_reader import Life, Rig
@@ -91,7 +91,8 @@ class Feed:
 
     async def open(self, tables: int) -> None:
         spec = ChangefeedSpec(id=self.feed, source=self.rig.name, sink=self.sink)
-        self.home = await open_home(self.client, spec, database="db", wall=time.time)
+        self.home = await open_home(
+            self.client, spec, database="db", shape=without_spark, wall=time.time)
         home = self.home
         await until(lambda: len(home.tables) == tables, "all tables")
         for table, partitions in home.tables.items():
@@ -194,14 +195,15 @@ def made(url: str) -> None:
 
 
 def test_S4_S5_K3_what_is_there_then_every_change_once_over_kills_and_take_overs(
-    broker: Cluster, pg18_url: str, tmp_path: Path
+    pg18_url: str, tmp_path: Path
 ) -> None:
     made(pg18_url)
-    bootstrap = tuple(broker.bootstrap.split(","))
-    rig = Rig(bootstrap, pg18_url, str(tmp_path), name="copied", tables=("public.*",), partitions=2)
 
-    async def body(reader: Life) -> None:
-        async with LogClient(bootstrap) as client:
+    async def body() -> None:
+        async with one_broker(tmp_path) as node, LogClient([f"127.0.0.1:{node.port}"]) as client:
+            rig = Rig([f"127.0.0.1:{node.port}"], pg18_url, str(tmp_path), name="copied", tables=("public.*",),
+                      partitions=2)
+            reader = await asyncio.to_thread(begun, rig)
             first, later = Feed(client, rig, "first"), Feed(client, rig, "later")
             try:
                 with Writer(pg18_url) as writer:
@@ -221,10 +223,15 @@ def test_S4_S5_K3_what_is_there_then_every_change_once_over_kills_and_take_overs
             finally:
                 await first.close()
                 await later.close()
+                await asyncio.to_thread(reader.__exit__, None, None, None)
 
-    with rig.reader() as reader:
-        reader.wait_streaming()
-        asyncio.run(body(reader))
+    asyncio.run(body())
+
+
+def begun(rig: Rig) -> Life:
+    reader = rig.reader().__enter__()
+    reader.wait_streaming(PATIENCE_S)
+    return reader
 
 
 async def the_first(feed: Feed, reader: Life, writer: Writer) -> None:
