@@ -28,6 +28,10 @@ def test_A5_the_demo_loses_and_doubles_nothing() -> None:
     for table in source["tables"].values():
         assert (table["differ"], table["too_many"], table["doubled"]) == (0, 0, 0)
         assert table["changes"] > 0
+    feed = found["changefeed"]
+    assert (feed["lost"], feed["findings"]) == (0, [])
+    assert set(feed["tables"]) == set(source["tables"])
+    assert all(table["messages"] == table["changes"] > 0 for table in feed["tables"].values())
 
 
 @pytest.mark.long

@@ -18,22 +18,26 @@ from support_spark import SparkServer
 
 pytestmark = pytest.mark.timeout(400)      # a JVM starts, perhaps on a busy machine
 
-TABLE = "CREATE TABLE orders (id bigint PRIMARY KEY, note text); ALTER TABLE orders REPLICA IDENTITY FULL"
+TABLES = ("orders", "people", "stock")     # so many that both captures have some
+MAKE = "CREATE TABLE {0} (id bigint PRIMARY KEY, note text); ALTER TABLE {0} REPLICA IDENTITY FULL"
 PARTITIONS = 2
 SINK = f"kafka:?format=debezium-json&partitions={PARTITIONS}&replication=3"
 
 Image = dict[str, Any] | None
 Message = tuple[str, Image, Image]
+Messages = dict[tuple[str, int], list[Message]]          # by table and key, in their order
 TOMBSTONE: Message = ("tombstone", None, None)
 
 
 class Shop:
-    """Writes rows, and knows which messages are due for them, key by key."""
+    """Writes rows, changes tables, and knows which messages are due, key by key."""
 
     def __init__(self, source: Source, db: psycopg.Connection[Any]) -> None:
         self.source, self._db = source, db
-        self.rows: dict[int, dict[str, Any]] = {}
-        self.due: dict[int, list[Message]] = {}
+        self.rows: dict[tuple[str, int], dict[str, Any]] = {}
+        self.due: Messages = {}
+        self.changes: list[str] = []                     # of schemas
+        self._more: dict[str, list[str]] = {table: [] for table in TABLES}
         self._next = 0
 
     def work(self, count: int) -> None:
@@ -41,52 +45,69 @@ class Shop:
         for n in range(count):
             self._next += 1
             with self._db.transaction():
-                self._insert(self._next)
-                if n % 2:
-                    self._update(self._next - 1, f"again {n}")
-                if n % 3 == 2:
-                    self._delete(self._next - 2)
+                for table in TABLES:
+                    self._insert(table, self._next)
+                    if n % 2:
+                        self._update(table, self._next - 1, f"again {n}")
+                    if n % 3 == 2:
+                        self._delete(table, self._next - 2)
 
-    def _insert(self, key: int) -> None:
+    def change(self, table: str) -> None:
+        """A column more: rows before it have it not, rows behind it have it."""
+        column = f"more{len(self._more[table])}"
+        self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column} int")
+        self._more[table].append(column)
+        self.changes.append(table)
+        for (name, _), row in self.rows.items():
+            if name == table:
+                row[column] = None
+
+    def _insert(self, table: str, key: int) -> None:
         row = {"id": key, "note": f"first {key}"}
-        self._db.execute("INSERT INTO orders VALUES (%(id)s, %(note)s)", row)
-        self._told(key, "c", row)
+        self._db.execute(f"INSERT INTO {table} (id, note) VALUES (%(id)s, %(note)s)", row)
+        self._told(table, key, "c", row | dict.fromkeys(self._more[table]))
 
-    def _update(self, key: int, note: str) -> None:
-        if key in self.rows:
-            self._db.execute("UPDATE orders SET note = %s WHERE id = %s", [note, key])
-            self._told(key, "u", {"id": key, "note": note})
+    def _update(self, table: str, key: int, note: str) -> None:
+        if row := self.rows.get((table, key)):
+            self._db.execute(f"UPDATE {table} SET note = %s WHERE id = %s", [note, key])
+            self._told(table, key, "u", {**row, "note": note})
 
-    def _delete(self, key: int) -> None:
-        if key in self.rows:
-            self._db.execute("DELETE FROM orders WHERE id = %s", [key])
-            self._told(key, "d", None)
-            self.due[key].append(TOMBSTONE)
+    def _delete(self, table: str, key: int) -> None:
+        if (table, key) in self.rows:
+            self._db.execute(f"DELETE FROM {table} WHERE id = %s", [key])
+            self._told(table, key, "d", None)
+            self.due[table, key].append(TOMBSTONE)
 
-    def _told(self, key: int, op: str, after: Image) -> None:
-        before = self.rows.pop(key, None)
+    def _told(self, table: str, key: int, op: str, after: Image) -> None:
+        before = self.rows.pop((table, key), None)
         if after is not None:
-            self.rows[key] = after
-        self.due.setdefault(key, []).append((op, before, after))
+            self.rows[table, key] = dict(after)
+        self.due.setdefault((table, key), []).append((op, before, after))
 
     # -- verdict
-    def messages(self) -> dict[int, list[Message]]:
-        found: dict[int, list[Message]] = {}
-        for key, value in self._records():
-            found.setdefault(json.loads(key)["id"], []).append(self._message(value))
-        return found
+    def messages(self) -> tuple[Messages, list[str]]:
+        """Of rows; tables of schema changes."""
+        found: Messages = {}
+        changes: list[str] = []
+        for table in TABLES:
+            for key, value in self._records(table):
+                message = json.loads(value) if value is not None else None
+                if message is not None and "tableChanges" in message:
+                    changes.append(table)
+                else:
+                    found.setdefault((table, json.loads(key)["id"]), []).append(self._message(table, message))
+        return found, changes
 
-    def _message(self, value: bytes | None) -> Message:
-        if value is None:
+    def _message(self, table: str, message: dict[str, Any] | None) -> Message:
+        if message is None:
             return TOMBSTONE
-        message = json.loads(value)
         said = {name: message["source"][name] for name in ("name", "db", "schema", "table", "snapshot")}
-        assert said == {"name": self.source.name, "db": self._db.info.dbname, "schema": "public", "table": "orders",
+        assert said == {"name": self.source.name, "db": self._db.info.dbname, "schema": "public", "table": table,
                         "snapshot": "false"}
         return message["op"], message["before"], message["after"]
 
-    def _records(self) -> Iterator[tuple[bytes, bytes | None]]:
-        client, topic = self.source.world.client, f"{self.source.name}.public.orders"
+    def _records(self, table: str) -> Iterator[tuple[bytes, bytes | None]]:
+        client, topic = self.source.world.client, f"{self.source.name}.public.{table}"
         for partition in range(PARTITIONS):
             start, end = client.ends(topic, partition)
             for page in client.read(topic, partition, start, end):
@@ -98,12 +119,15 @@ class Shop:
 
         def all_there() -> bool:
             try:
-                return sum(map(len, self.messages().values())) >= wanted
+                found, changes = self.messages()
             except UnknownTopicOrPartition:
                 return False
+            return sum(map(len, found.values())) >= wanted and len(changes) >= len(self.changes)
 
         wait_for(all_there, what, 60.0)
-        assert self.messages() == self.due
+        found, changes = self.messages()
+        assert found == self.due
+        assert sorted(changes) == sorted(self.changes)
 
 
 def changefeed(world: SourceWorld, feed: str) -> dict[str, Any]:
@@ -117,19 +141,24 @@ def test_P5_each_change_is_in_its_topic_once_over_kills_of_every_capture(spark_s
         SourceWorld(settings={"MILLRACE_SPARK__REMOTE": spark_server.remote}) as world,
         psycopg.connect(server.url(name), autocommit=True) as db,
     ):
-        db.execute(TABLE)
+        for table in TABLES:
+            db.execute(MAKE.format(table))
         with world.source(server, name) as source:
             shop = Shop(source, db)
             shop.work(20)
             world.cluster.ask("POST", "/api/v2/changefeeds", {
                 "id": "orders", "source": source.name, "sink": SINK, "tables": ["public.*"]}, kind="capture")
             shop.wait("the first rows")
-            shop.work(20)
-            shop.wait("rows of a running changefeed")
+            shop.work(10)
+            for table in TABLES:
+                shop.change(table)
+            shop.work(10)
+            shop.wait("rows of a running changefeed, and its schema changes")
 
             coordinator = world.cluster.status()["coordinator"]
             for victim in (coordinator, 1 - coordinator):
                 shop.work(10)
+                shop.change(TABLES[victim])
                 world.cluster.kill_capture(victim)
                 shop.work(10)
                 shop.wait(f"rows after capture {victim} was killed")

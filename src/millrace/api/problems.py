@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from millrace.errors import InvalidRequest, MillraceError, Unreachable
@@ -17,6 +17,7 @@ from millrace.ops.logging import get_logger
 log = get_logger(__name__)
 
 BODY_BYTES_MAX = 1 << 20
+HUNG_UP = 499                      # as nginx logs it
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
@@ -46,12 +47,18 @@ async def of_http(request: Request, error: Exception) -> Response:
     return problem(error.status_code, codes.get(error.status_code, "http_error"), f"{request.url.path}: {error.detail}")
 
 
+async def of_hang_up(request: Request, error: Exception) -> Response:
+    """Whoever asked has gone while it was still speaking: nobody's fault, and nobody reads the answer."""
+    return Response(status_code=HUNG_UP)
+
+
 async def of_bug(request: Request, error: Exception) -> Response:
     log.error("request failed", path=request.url.path, exc_info=error)
     return problem(500, MillraceError.code, "internal error; the log of this process has the details")
 
 
-HANDLERS: dict[Any, Any] = {MillraceError: of_millrace, HTTPException: of_http, Exception: of_bug}
+HANDLERS: dict[Any, Any] = {MillraceError: of_millrace, HTTPException: of_http, ClientDisconnect: of_hang_up,
+                            Exception: of_bug}
 
 
 def started(request: Request) -> Broker:

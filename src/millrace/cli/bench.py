@@ -54,3 +54,30 @@ def source(*, peer: Literal["debezium"] | None = None, quick: bool = False, rows
 
     bench_source.run(quick=quick, out=out, peer=peer, peer_dir=os.path.expanduser(peer_dir), rows=rows,
                      only=only)
+
+
+@app.command
+def pipeline(*, peer: Literal["debezium"] | None = None, quick: bool = False, rows: int | None = None,
+             partitions: int = 1, out: str = "docs/benchmarks", peer_dir: str = "~/.cache/millrace/peers") -> None:
+    """PostgreSQL to Debezium JSON that a consumer can see: rows, CPU, latency; writes pipeline.md and pipeline.json.
+
+    Parameters
+    ----------
+    peer
+        Also measure this peer on the same rows and brokers; debezium is installed by name into --peer-dir and needs a
+        JDK.
+    quick
+        A fiftieth of the rows: whether it works, not how fast it is.
+    rows
+        How many rows instead.
+    partitions
+        Partitions of the table in the change log, and of the topics.
+    out
+        Directory of the report.
+    peer_dir
+        Where the peer's package is kept between runs.
+    """
+    from millrace.cli import bench_pipeline  # PostgreSQL, Arrow: other commands start faster without them
+
+    bench_pipeline.run(quick=quick, out=out, peer=peer, peer_dir=os.path.expanduser(peer_dir), rows=rows,
+                       partitions=partitions)

@@ -36,12 +36,12 @@ class Site:
     flush: str
     _ports: tuple[int, int] = field(default=(0, 0))
 
-    def up(self, *, captures: int = 1) -> None:
+    def up(self, *, captures: int = 1, spark: bool = False) -> None:
         self._ports = self._ports if self._ports[0] else free_ports(self.brokers, captures=1)
         kafka_port, http_port = self._ports
         run_millrace("up", "--brokers", str(self.brokers), "--captures", str(captures), "--dir", self.dir,
-                     "--kafka-port", str(kafka_port), "--http-port", str(http_port), "--detach", "--no-spark",
-                     MILLRACE_BROKER__FLUSH=self.flush)
+                     "--kafka-port", str(kafka_port), "--http-port", str(http_port), "--detach",
+                     "--spark" if spark else "--no-spark", MILLRACE_BROKER__FLUSH=self.flush)
 
     def down(self) -> None:
         if os.path.exists(Layout(self.dir).state):

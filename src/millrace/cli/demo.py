@@ -1,6 +1,9 @@
 """`millrace demo`: a live shop database in the log, processes killed by kill -9, and proof that nothing is lost [A5].
 
     shop (PostgreSQL, writers) ─▶ capture ─▶ three brokers ◀─ a Kafka producer and a reader
+                                                 │  ▲
+                                                 ▼  │ topics as debezium-json
+                                              a changefeed on Spark
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from millrace.cli.exits import FAILED
 from millrace.cli.load import Reader, SteadyProducer, Verdict, judge
 from millrace.cli.local import LocalCluster
 from millrace.cli.output import console
+from millrace.cli.up_spark import what_is_missing
 
 TOPIC = "demo"
 PARTITIONS = 3
@@ -24,8 +28,8 @@ FAILOVER_S_MAX = 3.0
 
 
 def demo(*, check: bool = False, json: bool = False) -> None:
-    """Bring a live shop database into the log and write to it with a Kafka client; kill what does the work, and show
-    that nothing was lost or doubled and how long it took.
+    """Bring a live shop database into the log and from there into topics, and write to it with a Kafka client; kill
+    what does the work, and show that nothing was lost or doubled and how long it took.
 
     Parameters
     ----------
@@ -42,16 +46,19 @@ def demo(*, check: bool = False, json: bool = False) -> None:
 
 
 def run(say: Callable[..., None]) -> dict[str, Any]:
-    from millrace.cli.demo_shop import follow_the_shop, shop_starting  # Arrow and a driver: other commands start faster
+    from millrace.cli.demo_feed import FeedTour  # Arrow and a driver: other commands start faster
+    from millrace.cli.demo_shop import follow_the_shop, shop_starting
 
-    say("[bold]millrace demo[/]: three brokers, two captures, a shop in PostgreSQL, a Kafka producer")
-    began = time.monotonic()
-    with shop_starting() as starting, LocalCluster(3, captures=2) as cluster:
+    say("[bold]millrace demo[/]: three brokers, two captures, Spark, a shop in PostgreSQL, a Kafka producer")
+    began, missing = time.monotonic(), what_is_missing()
+    with shop_starting() as starting, LocalCluster(3, captures=2, spark=not missing) as cluster:
         say(f"  brokers {_pids(cluster)} ready after {time.monotonic() - began:.1f} s at {cluster.bootstrap}")
-        with follow_the_shop(cluster, starting, say) as shop:
+        feed = FeedTour(cluster, say, missing)
+        with follow_the_shop(cluster, starting, say, then=feed.begin) as shop:
             facts = _log(cluster, say)
             facts["source"] = shop.close()
-        facts["ok"] = facts["ok"] and facts["source"]["ok"]
+        facts["changefeed"] = feed.close(shop.last, facts["source"]["tables"])
+        facts["ok"] = facts["ok"] and facts["source"]["ok"] and facts["changefeed"]["ok"]
         facts["took_s"] = round(time.monotonic() - began, 1)
     return facts
 

@@ -16,7 +16,7 @@ from millrace.cli.local import LocalCluster
 from millrace.cli.shop import TABLES, Shop, last_row, rebuilt
 from millrace.cli.source import path_of
 from millrace.log.client import PlainClient
-from millrace.model.tables import lsn_text, parse_lsn
+from millrace.model.tables import Lsn, lsn_text, parse_lsn
 
 SOURCE = "shop"
 STEADY_S = 2.0
@@ -32,6 +32,7 @@ class ShopTour:
     def __init__(self, cluster: LocalCluster, shop: Shop, client: PlainClient, say: Say) -> None:
         self._cluster, self._shop, self._client, self._say = cluster, shop, client, say
         self.facts: dict[str, Any] = {}
+        self.last: Lsn = 0        # all changes are at or below it, when the shop is closed
 
     def source(self) -> dict[str, Any]:
         found: dict[str, Any] = Api.of(self._cluster.dir, "capture").ask("GET", path_of(SOURCE))
@@ -72,7 +73,7 @@ class ShopTour:
     def close(self) -> dict[str, Any]:
         """No more customers; then the log must tell the same tables as the database."""
         self._shop.close()
-        target = self._shop.last_lsn()
+        target = self.last = self._shop.last_lsn()
         self._cluster.wait_for(lambda: parse_lsn(self.source()["resolved"]) >= target, "the shop's last changes")
         told = rebuilt(self._client, SOURCE)
         tables = {}
@@ -114,8 +115,10 @@ def shop_starting() -> Iterator[Future[Shop]]:
 
 
 @contextmanager
-def follow_the_shop(cluster: LocalCluster, starting: Future[Shop], say: Say) -> Iterator[ShopTour]:
-    """The shop is open until its tour is closed, so that whatever else is killed meanwhile hits it, too."""
+def follow_the_shop(cluster: LocalCluster, starting: Future[Shop], say: Say, then: Callable[[], None]
+                    ) -> Iterator[ShopTour]:
+    """The shop is open until its tour is closed, so that whatever else is killed meanwhile hits it, too. `then`: done
+    when its changes arrive, before anything is killed."""
     shop = starting.result()
     say(f"  PostgreSQL {shop.server.installation.version[0]} with a shop of {len(TABLES)} tables on port "
         f"{shop.server.port}")
@@ -123,6 +126,7 @@ def follow_the_shop(cluster: LocalCluster, starting: Future[Shop], say: Say) -> 
         tour = ShopTour(cluster, shop, client, say)
         try:
             tour.begin()
+            then()
             tour.kill_the_reader()
         except RuntimeError as error:
             raise CommandFailed(str(error)) from None

@@ -84,7 +84,7 @@ public class Drain {
         p.put("bootstrap.servers", bootstrap);
         p.put("acks", "all");
         p.put("batch.size", "131072");
-        p.put("linger.ms", "5");
+        p.put("linger.ms", System.getProperty("linger", "5"));
         p.put("buffer.memory", "134217728");
         p.put("key.serializer", "org.apache.kafka.common.serialization.StringSerializer");
         p.put("value.serializer", "org.apache.kafka.common.serialization.StringSerializer");
@@ -142,7 +142,8 @@ class Debezium:
         if done.returncode != 0:
             raise CommandFailed(f"the consumer does not compile: {done.stderr.strip()[-800:]}", FAILED)
 
-    def drain(self, url: str, *, slot: str, publication: str, rows: int, bootstrap: str = "") -> Drained:
+    def drain(self, url: str, *, slot: str, publication: str, rows: int, bootstrap: str = "",
+              linger_ms: int = 5) -> Drained:
         """Reads the slot until `rows` changes were seen; `bootstrap`: send them there, topic `peer`."""
         settings = os.path.join(self.dir, "settings.properties")
         with open(os.open(settings, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
@@ -152,7 +153,7 @@ class Debezium:
             file.write('<configuration><root level="ERROR"/></configuration>')
         try:
             done = subprocess.run(
-                ["java", HEAP, "-XX:+UseG1GC", f"-Dlogback.configurationFile={logback}",
+                ["java", HEAP, "-XX:+UseG1GC", f"-Dlinger={linger_ms}", f"-Dlogback.configurationFile={logback}",
                  "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", self.dir + os.pathsep + self.jars,
                  "Drain", str(rows), bootstrap, settings],
                 capture_output=True, text=True, check=False, timeout=RUN_S_MAX)

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
-
 from millrace.cli.prove_check import Finding, Rows, check, counts
 from millrace.cli.prove_messages import Happened, Told
 from millrace.cli.prove_plants import plants
@@ -24,6 +22,7 @@ from millrace.cli.prove_site import SESSION_S, SOURCE, ProofSite, proof_site
 from millrace.cli.prove_strikes import Strikes, Times, told
 from millrace.cli.prove_witness import Witness, last_lsn
 from millrace.cli.prove_writers import Writers
+from millrace.model.tables import Lsn
 
 CREATE_S = 240.0                       # a cold Spark on a busy machine
 DELIVER_S = 300.0
@@ -40,17 +39,18 @@ def run(seconds: float, seed: int, say: Say, *, strikes: bool = True, logs: str 
     say(f"three brokers, three captures, Spark, a shop in PostgreSQL; seed {seed}")
     with proof_site(logs=logs) as site:
         site.create(CREATE_S)
+        site.wait_placed(CREATE_S)
         say(f"the changefeed works after {time.monotonic() - began:.1f} s")
         with Witness(site.url) as witness:
             facts, upto = _live(site, seconds, seed, say, strikes=strikes)
             facts["delivered_s"] = round(site.wait_delivered(upto, DELIVER_S), 1)
             say(f"everything delivered {facts['delivered_s']:.1f} s after the last change")
-            messages = read_messages(site.cluster.bootstrap, f"{SOURCE}.")
-            result = judge(messages, witness.history(upto), all_rows(site.url), seed)
+            result = verdict(site, witness, upto, seed)
+            _tell(result, say)         # before the cluster is taken down: a large one takes its time
     return {"seed": seed, "seconds": seconds, **facts, **result, "took_s": round(time.monotonic() - began, 1)}
 
 
-def _live(site: ProofSite, seconds: float, seed: int, say: Say, *, strikes: bool) -> tuple[dict[str, Any], int]:
+def _live(site: ProofSite, seconds: float, seed: int, say: Say, *, strikes: bool) -> tuple[dict[str, Any], Lsn]:
     """The shop writes and processes are hurt; then the end of what was written."""
     began = time.monotonic()
 
@@ -65,11 +65,16 @@ def _live(site: ProofSite, seconds: float, seed: int, say: Say, *, strikes: bool
         else:
             time.sleep(seconds)
         written = writers.stop()
-    with psycopg.connect(site.url, autocommit=True) as db:
-        upto = last_lsn(db)
+    upto = last_lsn(site.url)
     say(f"killed + paused: {told(nemesis.by_kind())}")
     say(f"transactions: {dict(written)}")
     return {"strikes": nemesis.by_kind(), "missed": dict(nemesis.missed), "transactions": dict(written)}, upto
+
+
+def verdict(site: ProofSite, witness: Witness, upto: Lsn, seed: int) -> dict[str, Any]:
+    """When all is delivered and nobody writes."""
+    messages = read_messages(site.cluster.bootstrap, f"{SOURCE}.")
+    return judge(messages, witness.history(upto), all_rows(site.url), seed)
 
 
 def judge(messages: Told, history: list[Happened], rows: Rows, seed: int) -> dict[str, Any]:
@@ -82,6 +87,16 @@ def judge(messages: Told, history: list[Happened], rows: Rows, seed: int) -> dic
     return {"changes": len(history), "messages": dict(counts(messages)), "tables": len(rows),
             "rows": sum(map(len, rows.values())), "findings": len(findings), "found": _shown(findings),
             "planted": planted, "ok": not findings and False not in planted.values()}
+
+
+def _tell(result: dict[str, Any], say: Say) -> None:
+    say(f"{result['changes']:,} changes of {result['tables']} tables; messages: {result['messages']}")
+    for text in result["found"]:
+        say(text)
+    for name, is_found in result["planted"].items():
+        say(f"planted: {name}: {'found' if is_found else 'nothing to plant it in' if is_found is None else 'MISSED'}")
+    say("nothing lost, nothing doubled, everything in order" if result["ok"] else
+        f"{result['findings']} findings: this should not have happened")
 
 
 def _shown(findings: list[Finding]) -> list[str]:

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,16 +70,23 @@ class ProofSite:
     # -- begin -----------------------------------------------------------------------------------------------------
 
     def create(self, timeout_s: float) -> None:
-        """Source and changefeed over empty tables; ready when every table has its dispatchers."""
+        """Source and changefeed over empty tables, so that a witness can be called before the first row."""
         self.cluster.ask("POST", "/api/v2/sources", {
             "name": SOURCE, "url": self.server.reference_url(DATABASE), "tables": ["*.*"], "partitions": 2,
             "carry_whole": [WITHOUT_KEY]}, kind="capture")
         self._wait(self._why_not_streaming, "the source", timeout_s)
         self.cluster.ask("POST", "/api/v2/changefeeds", {
             "id": FEED, "source": SOURCE, "tables": ["*.*"], "sink": SINK}, kind="capture")
+
+    def wait_placed(self, timeout_s: float) -> None:
+        """Every table has its dispatchers, and they work."""
         with psycopg.connect(self.url) as db:
             tables = len(table_names(db))
         self._wait(lambda: self._why_not_placed(tables), "the changefeed", timeout_s)
+
+    def wait_read(self, lsn: Lsn, timeout_s: float) -> None:
+        """The log has every change up to `lsn`."""
+        self._wait(lambda: self._why_not_read(lsn), f"the log at {lsn_text(lsn)}", timeout_s)
 
     def wait_delivered(self, lsn: Lsn, timeout_s: float) -> float:
         """Seconds until the checkpoint is at or above `lsn`."""
@@ -92,6 +99,11 @@ class ProofSite:
         if found["state"] == "streaming" and all(copy["state"] == "done" for copy in found["copies"]):
             return ""
         return f"{found['state']}: {found['why']}"
+
+    def _why_not_read(self, lsn: Lsn) -> str:
+        found = self.source()
+        at = found["resolved"]
+        return "" if at is not None and parse_lsn(at) >= lsn else f"at {at}: {found['state']}: {found['why']}"
 
     def _why_not_placed(self, tables: int) -> str:
         found = self.changefeed()
@@ -132,8 +144,10 @@ def _troubles(found: dict[str, Any]) -> str:
 
 
 @contextmanager
-def proof_site(*, logs: str = "") -> Iterator[ProofSite]:
-    """`logs`: where the logs of all processes are put when it is over; "": they go with the rest."""
+def proof_site(*, captures: int = 3, spark: bool = True, settings: Mapping[str, str] | None = None, logs: str = "",
+               ) -> Iterator[ProofSite]:
+    """`spark`: started with the cluster; else `settings` name one. `logs`: where the logs of all processes are put when
+    it is over; "": they go with the rest."""
     with tempfile.TemporaryDirectory(prefix="millrace-proof-") as directory:
         os.chmod(directory, 0o755)  # noqa: S103 - started by root, the server runs as another user
         server = PostgresServer(os.path.join(directory, "postgres"), settings=POSTGRES)
@@ -142,7 +156,7 @@ def proof_site(*, logs: str = "") -> Iterator[ProofSite]:
             with psycopg.connect(server.url(), autocommit=True) as db:
                 db.execute(f"CREATE DATABASE {DATABASE}")
             create_tables(server.url(DATABASE))
-            with LocalCluster(3, captures=3, spark=True, settings=SETTINGS) as cluster:
+            with LocalCluster(3, captures=captures, spark=spark, settings={**SETTINGS, **(settings or {})}) as cluster:
                 try:
                     yield ProofSite(cluster, server)
                 finally:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg
 
@@ -161,9 +161,10 @@ class _Reading:
         return self._data[self._at - size:self._at].decode()
 
 
-def last_lsn(db: psycopg.Connection[Any]) -> Lsn:
+def last_lsn(url: str) -> Lsn:
     """Every change made so far was committed below it; one more record, so that somebody speaks of it."""
-    row = db.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint").fetchone()
-    assert row is not None
-    db.execute("SELECT pg_logical_emit_message(true, 'end', '')")
+    with psycopg.connect(url, autocommit=True) as db:
+        row = db.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint").fetchone()
+        assert row is not None
+        db.execute("SELECT pg_logical_emit_message(true, 'end', '')")
     return int(row[0])

@@ -15,6 +15,7 @@ import pytest
 from millrace.api.app import HttpServer
 from millrace.api.capture_app import CAPTURE_ROUTES, build
 from millrace.api.forward import FORWARDED
+from millrace.api.problems import HUNG_UP
 from millrace.changefeed.capture import Capture, CaptureSettings
 from millrace.changefeed.changefeeds import ChangefeedSettings
 from millrace.ops.metrics import CAPTURE_METRICS
@@ -146,6 +147,29 @@ def test_A1_a_coordinator_that_took_the_request_and_fell_silent_holds_nobody_up(
                 for writer in taken:
                     writer.close()
                     await writer.wait_closed()
+
+    asyncio.run(main())
+
+
+def test_A1_a_client_that_hangs_up_while_it_speaks_is_no_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        capture = Captures(tmp_path, 1).captures[0]
+        await capture.start()
+        try:
+            await until(lambda: capture.reign is not None, "the office")
+            await build(capture)({"type": "http", "method": "POST", "path": "/api/v2/sources", "headers": [],
+                                  "query_string": b"", "path_params": {}}, receive, send)
+        finally:
+            await capture.stop()
+        assert sent[0]["status"] == HUNG_UP
 
     asyncio.run(main())
 
