@@ -157,7 +157,7 @@ def test_P9_rows_that_break_an_expression_are_quarantined_and_the_rest_goes_on(
     spark_server: SparkServer, log: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "FEED_RETRY_MIN_S", 0.1)
-    texts = ["1", "2", "nine", "4", "5", "6", "seven", "8"]
+    texts = ["1", "nine", "3", "4"]
 
     async def story(shop: Shop, jobs: Counting, capture: Callable[..., Capture]) -> None:
         await shop.rows(0, [insert(n, text) for n, text in enumerate(texts)])
@@ -168,12 +168,11 @@ def test_P9_rows_that_break_an_expression_are_quarantined_and_the_rest_goes_on(
         assert sorted(found) == [n for n, text in enumerate(texts) if text.isdigit() and int(text) > 1]
         kept = [record for record in await records(shop, quarantine_topic("orders"))
                 if Message(record).told.provenance.topic_id == (await shop.client.topic(shop.topic)).id.bytes]
-        assert [Message(record).point for record in kept] == [Point(0, 2), Point(0, 6)]
-        assert [json.loads(record.key or b"") for record in kept] == [{"id": 2}, {"id": 6}]
-        reasons = [decode_quarantined(record.value or b"").reason for record in kept]
-        assert all(reason.startswith("expression: ") for reason in reasons)
-        assert "'nine'" in reasons[0]
-        assert "'seven'" in reasons[1]
+        assert [(Message(record).point, json.loads(record.key or b"")) for record in kept] == [(Point(0, 1), {"id": 1})]
+        [reason] = [decode_quarantined(record.value or b"").reason for record in kept]
+        assert reason.startswith("expression: ")
+        assert "'nine'" in reason
+        assert jobs.errors
         assert all(error.startswith("table_refused: an expression breaks with a row") for error in jobs.errors)
 
     play(spark_server, log, "breaking", story)
@@ -186,7 +185,7 @@ def test_P4_C8_an_expression_that_breaks_with_too_many_rows_is_the_tables_troubl
     monkeypatch.setattr(limits, "CULPRITS_MAX", 1)
 
     async def story(shop: Shop, jobs: Counting, capture: Callable[..., Capture]) -> None:
-        await shop.rows(0, [insert(n, "none") for n in range(4)])
+        await shop.rows(0, [insert(n, "none") for n in range(2)])
         await shop.mark()
         here = capture(filter="CAST(x AS INT) > 1")
         here.start(2, (0,))
