@@ -77,9 +77,11 @@ def maintainer_operators(feed: str, machine: Coordinator) -> list[dict[str, Any]
 
 
 def coordinator_blockers(feed: str, machine: Coordinator) -> list[dict[str, Any]]:
-    """Those of this changefeed; a capture that does not answer may hold it up, too."""
+    """Those of this changefeed. A capture that does not answer may hold it up, too, unless it is nowhere at all."""
+    entry = machine.state.entry(feed)
+    is_somewhere = entry.runs or entry.removing or entry.place is not None
     return [blocker_view(blocker, machine.sight.now) for blocker in machine.blockers()
-            if blocker.what == f"changefeed {feed}" or blocker.what.startswith("capture ")]
+            if blocker.what == f"changefeed {feed}" or (is_somewhere and blocker.what.startswith("capture "))]
 
 
 def why_not_removed(feed: str, machine: Coordinator) -> str:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -41,6 +42,7 @@ FULL, QUICK = 2_000_000, 40_000
 SINGLES, SINGLE_EVERY_S = 200, 0.05
 SINK = "kafka:?format=debezium-json&tombstones=false&partitions={partitions}&topic={topic}"
 ROLE = "bench_reader"
+WARMING, WARM_KEY = 20, 1_000_000_000
 WAIT_S_MAX = 1800.0
 LOOK_S = 0.02
 
@@ -130,10 +132,12 @@ class Bench:
     def _warm(self, topic: str) -> None:
         """Some rows that come and go: Spark has a session, workers, and code that is compiled."""
         with self._client() as client:
-            for n in range(1, 21):
-                self.db.execute(f"INSERT INTO orders SELECT {ROW} FROM (SELECT -%s::bigint AS g) r".encode(), (n,))  # noqa: S608
-                self.db.execute("DELETE FROM orders WHERE id = -%s", (n,))
-                _wait(lambda n=n: _total(client, topic) >= 2 * n, f"{topic} to have the rows that warm it")  # type: ignore[misc]
+            query = f"INSERT INTO orders SELECT {ROW} FROM (SELECT %s::bigint AS g) r"  # noqa: S608  our own names
+            for n in range(1, WARMING + 1):
+                before = _total(client, topic)
+                self.db.execute(query.encode(), (WARM_KEY + n,))
+                self.db.execute("DELETE FROM orders WHERE id = %s", (WARM_KEY + n,))
+                _wait(partial(_has_grown, client, topic, before), f"{topic} to have the rows that warm it")
 
     def _through(self) -> Run:
         with self._client() as client, self._machine() as machine:
@@ -187,7 +191,7 @@ class Bench:
             for page in client.read(topic, partition, start, end):
                 for record in page:
                     key = json.loads(record.key or b"{}").get("id", -1)
-                    if key <= 0 or not record.value:
+                    if not 0 < key <= self.count or not record.value:
                         continue                         # of the warming
                     if key in found:
                         raise CommandFailed(f"{topic}: row {key} stands twice", FAILED)
@@ -234,15 +238,15 @@ class Bench:
         self.db.execute("SELECT pg_drop_replication_slot('peer')")
         self.db.execute("SELECT pg_create_logical_replication_slot('peer', 'pgoutput')")
         drained = threading.Thread(target=lambda: debezium.drain(
-            self.server.url(DATABASE), slot="peer", publication="peer", rows=SINGLES + 20,
+            self.server.url(DATABASE), slot="peer", publication="peer", rows=SINGLES + WARMING,
             bootstrap=",".join(self.site.bootstrap), linger_ms=0))
         drained.start()
         wait_slot_taken(self.db, "peer")
         with self._client() as client:                   # warm, as we are
             before = _total(client, "peer")
-            for n in range(1, 21):
+            for n in range(1, WARMING + 1):
                 self.db.execute("UPDATE orders SET note = 'warm' WHERE id = %s", (n,))
-            _wait(lambda: _total(client, "peer") >= before + 20, "Debezium to flow")
+            _wait(lambda: _total(client, "peer") >= before + WARMING, "Debezium to flow")
         made = self._latency("Debezium", "peer")
         drained.join()
         return made
@@ -298,6 +302,10 @@ def _total(client: PlainClient, topic: str) -> int:
         return sum(client.ends(topic, partition.index)[1] for partition in client.topic(topic).partitions)
     except UnknownTopicOrPartition:
         return 0
+
+
+def _has_grown(client: PlainClient, topic: str, before: int) -> bool:
+    return _total(client, topic) >= before + 2           # an insert and a delete
 
 
 def _consume(client: PlainClient, nexts: dict[tuple[str, int], int], arrived: dict[int, float],

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 from millrace.cli.prove_messages import ALTER, CREATE, DELETE, DROP, READ, Happened, Name, Row, Seen, Told, key_texts
 from millrace.cli.prove_rebuild import differences, rebuilt
+from millrace.core.sources.reader import SEQ_MAX
 from millrace.model.positions import Point
 from millrace.model.tables import NOWHERE, Oid, Place
 
@@ -51,13 +52,13 @@ def counts(told: Told) -> Counter[str]:
 
 
 def _twice(told: Told) -> Iterator[Finding]:
-    """By table, key, commit LSN and sequence; and by where in the log they come from."""
+    """By table, key, commit LSN and sequence, which rows of copies do not have; and by where they come from."""
     places: dict[tuple[object, ...], Seen] = {}
     for seen in _all(told):
         if seen.origin is None:
             continue
         came_from = (*seen.origin.provenance[:2], seen.origin.point)
-        for identity in ((seen.table, seen.key, seen.place, seen.op), came_from):
+        for identity in ((seen.table, seen.key, seen.place, seen.op), came_from)[seen.op == READ:]:
             first = places.setdefault(identity, seen)
             if first is not seen:
                 yield Finding("doubled", seen.where, f"{_name(seen)} stands at {first.where} already")
@@ -160,21 +161,33 @@ def _compared(seen: Seen, happened: Happened) -> Iterator[Finding]:
 
 
 def _rows(told: Told, history: Sequence[Happened], rows: Rows) -> Iterator[Finding]:
-    """Tables are told apart by oid: a renamed one goes on under another name."""
-    oids = {(one.table, one.place): one.oid for one in history}
     names: dict[Oid, Name] = {one.oid: one.table for one in history}
-    events: dict[Oid, list[Seen]] = {oid: [] for oid in names}
-    for seen in _all(told):
-        oid = oids.get((seen.table, seen.place))
-        if oid is not None and seen.kind in ("row", "truncate", "schema"):
-            events[oid].append(seen)
-    held = {names[oid]: rebuilt(found) for oid, found in events.items()}
+    held = {names[oid]: rebuilt(events) for oid, events in _by_table(told, history).items()}
     for name, found in rows.items():
         for text in differences(held.pop(name, None), found):
             yield Finding("rows", ".".join(name), text)
     for name, left in held.items():
         if left.count:
             yield Finding("rows", ".".join(name), f"{left.count} rows of a table that is not there")
+
+
+def _by_table(told: Told, history: Sequence[Happened]) -> dict[Oid, list[Seen]]:
+    """In order. Tables are told apart by oid: a renamed one goes on under another name. A row of a copy stands behind
+    what its partition has of its key, and behind the place that the copy was made at."""
+    oids = {(one.table, one.place): one.oid for one in history}
+    by_name = {one.table: one.oid for one in history}
+    ranked: dict[Oid, list[tuple[Place, int, Seen]]] = {one.oid: [] for one in history}
+    for messages in told.values():
+        last: dict[tuple[Name, bytes | None], Place] = {}
+        for at, seen in enumerate(messages):
+            key = (seen.table, seen.key)
+            if seen.op == READ and seen.table in by_name:
+                place = max(last.get(key, NOWHERE), Place(seen.place.commit_lsn, SEQ_MAX))
+                ranked[by_name[seen.table]].append((place, at, seen))
+            elif (oid := oids.get((seen.table, seen.place))) is not None and seen.kind in ("row", "truncate", "schema"):
+                last[key] = seen.place
+                ranked[oid].append((seen.place, at, seen))
+    return {oid: [one[2] for one in sorted(events, key=lambda one: one[:2])] for oid, events in ranked.items()}
 
 
 def _all(told: Told) -> Iterator[Seen]:

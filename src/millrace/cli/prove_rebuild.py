@@ -1,6 +1,6 @@
 """Tables rebuilt from the messages of their topics, as a consumer would, and compared with the database.
 
-In: messages of one table in any order of partitions. Out: its rows. Promise: a value that was not sent is taken from
+In: messages of one table, in order. Out: its rows. Promise: a value that was not sent is taken from
 the row that had it, also across a change of the key; one that nobody knows is told, never invented.
 """
 
@@ -36,7 +36,7 @@ class Held:
 
 def rebuilt(events: Iterable[Seen]) -> Held:
     held = Held()
-    for seen in sorted(events, key=lambda one: one.place):
+    for seen in events:
         if seen.kind == "schema":
             _migrate(held, seen.columns)
         elif seen.kind == "truncate":

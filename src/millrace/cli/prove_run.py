@@ -46,6 +46,7 @@ def run(seconds: float, seed: int, say: Say, *, strikes: bool = True, logs: str 
             facts["delivered_s"] = round(site.wait_delivered(upto, DELIVER_S), 1)
             say(f"everything delivered {facts['delivered_s']:.1f} s after the last change")
             result = verdict(site, witness, upto, seed)
+            _tell(result, say)         # before the cluster is taken down: a large one takes its time
     return {"seed": seed, "seconds": seconds, **facts, **result, "took_s": round(time.monotonic() - began, 1)}
 
 
@@ -86,6 +87,16 @@ def judge(messages: Told, history: list[Happened], rows: Rows, seed: int) -> dic
     return {"changes": len(history), "messages": dict(counts(messages)), "tables": len(rows),
             "rows": sum(map(len, rows.values())), "findings": len(findings), "found": _shown(findings),
             "planted": planted, "ok": not findings and False not in planted.values()}
+
+
+def _tell(result: dict[str, Any], say: Say) -> None:
+    say(f"{result['changes']:,} changes of {result['tables']} tables; messages: {result['messages']}")
+    for text in result["found"]:
+        say(text)
+    for name, is_found in result["planted"].items():
+        say(f"planted: {name}: {'found' if is_found else 'nothing to plant it in' if is_found is None else 'MISSED'}")
+    say("nothing lost, nothing doubled, everything in order" if result["ok"] else
+        f"{result['findings']} findings: this should not have happened")
 
 
 def _shown(findings: list[Finding]) -> list[str]:

@@ -61,8 +61,7 @@ def gather_status(layout: Layout) -> dict[str, Any]:
     brokers = [_broker_status(child, brokers_seen, is_up=is_up) for child in _children(state, "broker")]
     captures = [_capture_status(child, captures_seen, is_up=is_up) for child in _children(state, "capture")]
     offline, under = brokers_seen.get("offline_partitions"), brokers_seen.get("under_replicated_partitions")
-    alive = all(member["liveness"] == "alive" for member in [*brokers, *captures])
-    return {
+    found = {
         "brokers": brokers,
         "captures": captures,
         "spark": next((_spark_status(child, is_up=is_up) for child in _children(state, "spark")), None),
@@ -73,10 +72,17 @@ def gather_status(layout: Layout) -> dict[str, Any]:
         "supervisor": {"pid": state["supervisor"]["pid"] if is_up else None},
         "offline_partitions": offline,
         "under_replicated_partitions": under,
-        "healthy": (controller is not None and alive and not (offline or under)
-                    and (coordinator is not None or not captures)
-                    and not any(feed["state"] == "failed" for feed in feeds_seen.get("items", ()))),
     }
+    return {**found, "healthy": is_healthy(found)}
+
+
+def is_healthy(found: dict[str, Any]) -> bool:
+    """Everybody lives and is led, every partition is whole, and no changefeed waits for somebody to resume it."""
+    members = [*found["brokers"], *found["captures"]]
+    return (found["controller"] is not None and (found["coordinator"] is not None or not found["captures"])
+            and all(member["liveness"] == "alive" for member in members)
+            and not (found["offline_partitions"] or found["under_replicated_partitions"])
+            and not any(feed["state"] == "failed" for feed in found["changefeeds"] or ()))
 
 
 def _children(state: dict[str, Any], kind: str) -> list[dict[str, Any]]:

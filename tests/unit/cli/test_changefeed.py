@@ -15,6 +15,7 @@ import structlog
 
 from millrace.changefeed.quarantine import Quarantine
 from millrace.cli.main import run as run_command
+from millrace.cli.status import is_healthy
 from millrace.core.sources.registry import table_topic
 from millrace.errors import Unreachable
 from millrace.model.positions import Point
@@ -120,6 +121,20 @@ def change(n: int, lsn: int) -> bytes:
     row = {"op": 0, "lsn": lsn, "commit_lsn": lsn, "commit_ts": 0, "xid": 1, "seq": 0, AFTER + "id": n,
            AFTER + "note": "too long", AFTER + "total": "7"}
     return encode_rows(pa.RecordBatch.from_pylist([row], schema=arrow_schema(ORDERS, before=False)))
+
+
+WELL: dict[str, Any] = {
+    "brokers": [{"liveness": "alive"}], "captures": [{"liveness": "alive"}], "controller": 0, "coordinator": 0,
+    "offline_partitions": 0, "under_replicated_partitions": 0, "changefeeds": [{"state": "warning"}]}
+
+
+@pytest.mark.parametrize(("change", "healthy"), [
+    ({}, True), ({"changefeeds": None}, True), ({"captures": [], "coordinator": None}, True),
+    ({"changefeeds": [{"state": "normal"}, {"state": "failed"}]}, False), ({"controller": None}, False),
+    ({"coordinator": None}, False), ({"captures": [{"liveness": "silent"}]}, False), ({"offline_partitions": 1}, False),
+])
+def test_A2_status_check_knows_a_changefeed_that_has_failed(change: dict[str, Any], healthy: bool) -> None:
+    assert is_healthy({**WELL, **change}) is healthy
 
 
 async def put_aside(w: Faces, n: int, offset: int = 0) -> None:

@@ -226,6 +226,37 @@ def test_S6_a_value_that_nobody_knows_is_not_invented() -> None:
     assert harms(run.check()) == {"rows"}
 
 
+def copied(run: Run, number: int, note: str, lsn: int) -> None:
+    """A row of a copy; copies have topics of their own and count their rows."""
+    key, place = b'{"id":%d}' % number, Place(lsn, number)
+    value = run._value(place, op="r", before=None, after={"id": number, "note": note})
+    run.send(crc32(key) % PARTITIONS, Record(value, key), place, source=b"c" * 16)
+
+
+def test_S4_rows_of_a_copy_come_first_and_changes_go_on_from_them() -> None:
+    run = Run()
+    for number in range(6):
+        run.rows[number] = {"id": number, "note": "copied"}
+        copied(run, number, "copied", 50)
+    run.row("u", 1, sent=False)
+    run.row("u", 2, note="changed")
+    run.row("d", 3)
+    assert run.check() == []
+    assert counts(run.told)["r"] == 6
+    lost = {where: [seen for seen in messages if seen.key != b'{"id":5}'] for where, messages in run.told.items()}
+    assert harms(run.check(lost)) == {"rows"}
+
+
+def test_S5_a_row_of_a_window_stands_behind_what_its_partition_has_of_its_key() -> None:
+    run = Run()
+    run.row("c", 1, note="before the window")
+    run.rows[1]["note"] = "as the window read it"
+    copied(run, 1, "as the window read it", 0)
+    assert run.check() == []
+    copied(run, 1, "as the window read it", 0)
+    assert harms(run.check()) == {"doubled", "order"}
+
+
 # -- the witness ---------------------------------------------------------------------------------------------------
 
 
