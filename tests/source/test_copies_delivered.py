@@ -256,3 +256,36 @@ async def the_first(feed: Feed, reader: Life, writer: Writer) -> None:
     await until(feed.is_copied, "all of it", PATIENCE_S)
     assert jobs.killed == 1
     assert writer.commits > commits, "nobody wrote meanwhile: the test proved nothing"
+
+
+def test_S5_C8_a_table_without_a_key_has_its_first_copy_and_is_refused_with_a_later_one(
+    broker: Cluster, pg18_url: str, tmp_path: Path
+) -> None:
+    run(pg18_url, "CREATE TABLE bare (id int, x text, n int DEFAULT 0)", "ALTER TABLE bare REPLICA IDENTITY FULL",
+        "INSERT INTO bare SELECT g, 'same' FROM generate_series(1, 20) g")
+    bootstrap = tuple(broker.bootstrap.split(","))
+    rig = Rig(bootstrap, pg18_url, str(tmp_path), name="keyless", tables=("public.*",), carry_whole=("public.bare",))
+
+    async def body(reader: Life) -> None:
+        async with LogClient(bootstrap) as client:
+            feed = Feed(client, rig, "bare")
+            try:
+                await feed.open(1)
+                capture = feed.start()
+                await until(feed.is_copied, "the first copy", PATIENCE_S)
+                topic = "keyless.bare.bare"
+                found = [page for n in range(2) async for page in client.read(topic, n, *await client.ends(topic, n))]
+                assert sum(map(len, found)) == 20
+                await asyncio.to_thread(reader.call, reader.copy_table("public.bare"))
+
+                def error() -> str:
+                    held = capture.host.machine.held.get(0)
+                    return held.error.kind if held is not None and held.error is not None else ""
+
+                await until(lambda: error() == "isolate", "the error of the table", PATIENCE_S)
+            finally:
+                await feed.close()
+
+    with rig.reader() as reader:
+        reader.wait_streaming(PATIENCE_S)
+        asyncio.run(body(reader))
