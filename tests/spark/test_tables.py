@@ -123,7 +123,7 @@ def test_P4_updates_enter_and_leave_a_filter_and_versions_follow_each_other(
         assert sorted((one["no"], one["_change_type"], one.get("loud")) for one in told) == [
             (1, "insert", "in!"), (3, "update", "in!"), (4, "insert", "in!"), (5, "delete", "in!"),
             (7, "delete", "in!"), (9, "insert", "in!")]
-        assert {len(plan.tables) for plan in jobs.plans} == {3}, "what stood before the first mark is a version, too"
+        assert max(len(plan.tables) for plan in jobs.plans) == 3, "what stood before the first mark is a version, too"
         assert jobs.errors == []
 
     play(spark_server, log, "crossing", story)
