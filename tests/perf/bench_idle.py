@@ -61,10 +61,18 @@ class Site:
     def shares(self, seconds: float) -> dict[str, float]:
         """Of a core."""
         kinds = ("capture", "spark", "broker")
-        before, began = {kind: cpu_s(self.pids(kind)) for kind in kinds}, time.monotonic()
+        before, began = {kind: self.used_s(kind) for kind in kinds}, time.monotonic()
         time.sleep(seconds)
         elapsed = time.monotonic() - began
-        return {kind: round((cpu_s(self.pids(kind)) - before[kind]) / elapsed, 4) for kind in kinds}
+        return {kind: round(_more_s(before[kind], self.used_s(kind)) / elapsed, 4) for kind in kinds}
+
+    def used_s(self, kind: str) -> dict[int, float]:
+        return {pid: cpu_s([pid]) for pid in self.pids(kind)}
+
+
+def _more_s(before: dict[int, float], after: dict[int, float]) -> float:
+    """Of those that are there, also new ones: a worker that ends while nothing happens takes its past with it."""
+    return sum(used - before.get(pid, 0.0) for pid, used in after.items())
 
 
 def took_s(condition: Callable[[], bool], cluster: LocalCluster, what: str, timeout_s: float = 600.0) -> float:
