@@ -249,3 +249,6 @@ QUARANTINE_ANSWER_S = 20.0         # for reading a quarantine: below what a comm
 REPLAY_S = 40.0                    # for one row: what stands behind it in its partition is looked through
 QUARANTINE_SETTLE_MAX = 1_000      # rows dropped by one append
 SOURCE_TABLES_S = 20.0             # for a source's tables: a `progress` of a million records is read in less
+
+# -- copies through changefeeds ------------------------------------------------------------------------------------
+COPY_NUMBER_BITS = 24              # records of one chunk in one partition: sixteen million of a mebibyte each

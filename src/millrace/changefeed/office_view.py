@@ -6,9 +6,8 @@ is seen; whoever asks at the same time shares one read, and a read fetches only 
 
 from __future__ import annotations
 
-import asyncio
-
 from millrace.changefeed.office import OfficeStates, read_office, read_on
+from millrace.changefeed.shared_read import SharedRead
 from millrace.errors import IndexCompacted
 from millrace.store.contract import Store
 
@@ -17,19 +16,12 @@ class OfficeView:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._states = OfficeStates()
-        self._turn = asyncio.Lock()
-        self._asked = self._answered = 0
+        self._shared = SharedRead(self._read_on)
 
     async def now(self) -> OfficeStates:
         """To be read, and not to be kept: it goes on."""
-        self._asked += 1
-        mine = self._asked
-        async with self._turn:
-            if self._answered < mine:
-                upto = self._asked                       # all who have asked before this read begins
-                await self._read_on()
-                self._answered = upto
-            return self._states
+        await self._shared.fresh()
+        return self._states
 
     async def _read_on(self) -> None:
         try:

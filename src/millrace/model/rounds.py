@@ -15,10 +15,10 @@ import msgspec
 
 from millrace.errors import Malformed, NewerFormat
 from millrace.limits import WORK_DEADLINE_S
-from millrace.model.positions import Point
+from millrace.model.positions import Point, PositionKey
 from millrace.model.spans import Dispatcher
 from millrace.model.table_plans import TablePlan
-from millrace.model.tables import TableSchema
+from millrace.model.tables import Lsn, TableSchema
 from millrace.model.writes import WritePlan, WriteResult
 
 VERSION = 1
@@ -26,13 +26,43 @@ VERSION = 1
 T = TypeVar("T")
 
 
+class CopyPiece(msgspec.Struct, frozen=True, array_like=True):
+    """Records of one attempt at one chunk in one partition: those in `ranges`, counted from `number` on. `changed`:
+    offsets of the table's partition in which changes behind `low` are looked for, for the keys to leave out."""
+
+    copy: int
+    chunk: int
+    attempt: int
+    generation: int
+    low: Lsn
+    number: int
+    ranges: tuple[tuple[int, int], ...]
+    changed: tuple[int, int] | None = None
+
+    @property
+    def end(self) -> int:
+        return self.number + sum(end - start for start, end in self.ranges)
+
+
+class CopyWork(msgspec.Struct, frozen=True):
+    """What a work on a copy needs besides its plan. `stream`: the position of the table's partition, which must be
+    claimed as well, at `stream_at` [decision 8]."""
+
+    pieces: tuple[CopyPiece, ...]
+    table_topic: str
+    stream: PositionKey
+    stream_at: Point
+
+
 class Work(msgspec.Struct, frozen=True):
-    """`backlog_bytes`: about how much there is to move, for packing. `deadline_s`: of this work, in its task [P2]."""
+    """`backlog_bytes`: about how much there is to move, for packing. `deadline_s`: of this work, in its task [P2].
+    `copied`: the plan is of a copy."""
 
     dispatcher: Dispatcher
     plan: WritePlan
     backlog_bytes: int = 0
     deadline_s: float = WORK_DEADLINE_S
+    copied: CopyWork | None = None
 
 
 class TopicName(msgspec.Struct, frozen=True, array_like=True):

@@ -8,8 +8,10 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pyarrow as pa
 import pytest
+from pyspark.errors import ArithmeticException
 
 from millrace import limits
 from millrace.errors import Unreachable
@@ -17,6 +19,8 @@ from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, PositionKey
 from millrace.model.rounds import TaskPlan, Work, WorkResult
 from millrace.model.spans import Dispatcher
+from millrace.model.table_plans import TablePlan, whole
+from millrace.model.tables import Column, TableSchema
 from millrace.model.writes import WritePlan, WriteResult
 from millrace.pipeline.rounds import Ending, Lost, NotStarted, Returned, Runner
 from millrace.pipeline.session import Place, Session
@@ -114,11 +118,11 @@ def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ROUND_CANCEL_S", 0.2)
 
 
-def run(session: FakeSession) -> Ending:
+def run(session: FakeSession, some: list[TaskPlan] | None = None) -> Ending:
     async def body() -> Ending:
         runner = Runner(session)
         try:
-            return await runner.run(plans(4, 5))
+            return await runner.run(some or plans(4, 5))
         finally:
             await runner.close()
 
@@ -132,6 +136,40 @@ def test_a_job_returns_a_result_for_each_work(monkeypatch: pytest.MonkeyPatch) -
     assert isinstance(ending, Returned)
     assert [(one.dispatcher.span, one.result.outcome) for one in ending.results] == [(4, "done"), (5, "done")]
     assert spark.tags == ["millrace-f-3"], "the tag names changefeed and round"
+
+
+class Frames(Spark):
+    """Each job has a frame of its own; what is asked by expressions breaks one."""
+
+    def range(self, start: int, end: int, *, numPartitions: int) -> Spark:
+        return Frames(self.does).counting(end)
+
+    def counting(self, count: int) -> Spark:
+        self.count = count
+        return self
+
+    def selectExpr(self, *columns: str) -> Spark:
+        self.does = "break"
+        return self
+
+    def toArrow(self) -> pa.Table:
+        if self.does == "break":
+            raise ArithmeticException("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012")
+        return super().toArrow()
+
+
+def test_P4_P2_a_row_that_breaks_an_expression_loses_its_own_tables_round_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ROUND_COLD_S", 60.0)
+    table = TableSchema(7, "public", "t", "d", (Column("id", 20, -1, True),))
+    asks = TablePlan(table, whole(table).outputs, "1 / id > 0", (0,))
+    fused, *others = plans(4, 5, 6)
+    spark = Frames("work")
+    ending = run(FakeSession(spark), [fused, *(msgspec.structs.replace(one, tables=(asks,)) for one in others)])
+    assert isinstance(ending, Returned), "nobody has died"
+    assert {one.dispatcher.span: (one.result.outcome, one.result.error) for one in ending.results} == {
+        4: ("done", ""), **dict.fromkeys((5, 6), (
+            "unknown", "table_refused: an expression breaks with a row: Division by zero."))}
+    assert sorted(set(spark.tags)) == ["millrace-f-3", "millrace-f-3-0"], "a job for the table, one for all others"
 
 
 def test_P8_no_spark_is_not_a_loss() -> None:

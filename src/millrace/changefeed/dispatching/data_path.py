@@ -16,7 +16,8 @@ from typing import NamedTuple
 from millrace import limits
 from millrace.changefeed.dispatching.feed_jobs import Jobs
 from millrace.changefeed.dispatching.feed_rounds import FeedRounds
-from millrace.changefeed.dispatching.hosted import Hosted, Part
+from millrace.changefeed.dispatching.hosted import Hosted
+from millrace.changefeed.dispatching.parts import Around, StreamPart
 from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.feeds.ports import DispatchingReport, Rounds, Work
 from millrace.changefeed.shapes import Shapes
@@ -80,7 +81,7 @@ class DataPath:
         stands = hosted.stands
         if stands.why is Why.SUPERSEDED:
             return False
-        trouble = next((part.lister.trouble for part in hosted.parts if part.lister.trouble is not None), None)
+        trouble = next((part.lister.trouble for part in hosted.all_parts if part.lister.trouble is not None), None)
         if trouble is not None:
             hosted.trouble = self._error(trouble, hosted.whose)
         elif stands.why is Why.AGAIN:
@@ -127,15 +128,15 @@ class DataPath:
         topic_id = (await self._client.topic(topic)).id
         setup = Setup(bootstrap=self._bootstrap, sink=spec.sink, source=table.source, database=database,
                       settings=spec.settings)
-        hosted = Hosted(work, rounds, whose, progress, setup, (topic_id, topic))
+        hosted = Hosted(work, rounds, whose, progress, setup)
         try:
             shapes = Shapes(spec, self._jobs.shape)
         except UserError as error:
             hosted.refused = self._error(error, whose)
             return hosted
+        around = Around(self._client, progress, shapes, work)
         hosted.parts = tuple(
-            Part(self._client, progress, shapes, work=work, topic_id=topic_id, partition=partition)
-            for partition in work.span.partitions)
+            StreamPart(around, (topic_id, topic), partition) for partition in work.span.partitions)
         return hosted
 
     def _error(self, error: MillraceError, whose: Whose) -> FeedError:

@@ -173,5 +173,5 @@ class FeedJobs:
                 part.moved(one.result, from_)
             else:
                 part.machine.lost(one.result.round, "its dispatcher is gone")
-        storing = [part for part in hosted.parts if part.machine.state is State.STORING]
+        storing = [part for part in hosted.all_parts if part.machine.state is State.STORING]
         await asyncio.gather(*(part.taker.run() for part in storing))

@@ -16,12 +16,13 @@ from itertools import count
 
 from millrace import limits
 from millrace.changefeed.dispatching.feed_jobs import FeedJobs, Jobs
-from millrace.changefeed.dispatching.hosted import Hosted, Part
-from millrace.changefeed.dispatching.plans import Ready, planned
+from millrace.changefeed.dispatching.hosted import Hosted
+from millrace.changefeed.dispatching.parts import Part, StreamPart
+from millrace.changefeed.dispatching.plans import AnyGoal, Ready, planned
 from millrace.changefeed.feeds.tasks import Tasks
 from millrace.core.delivery.failures import feed_error, lasting, of_ours
 from millrace.core.delivery.rounds import Rounds
-from millrace.core.delivery.source_marks import Goal, Look
+from millrace.core.delivery.source_marks import Look
 from millrace.core.delivery.standing import Standing
 from millrace.errors import MillraceError
 from millrace.model.changefeeds import DdlPosition, FeedError
@@ -95,9 +96,13 @@ class FeedRounds:
         """Starts what can be started. How long to wait at most, if nothing wakes us."""
         position, ready = self._passed(), dict[SpanId, Ready]()
         for hosted in self._free():
-            if self._must_wait(hosted) or not hosted.may_plan:
+            if self._must_wait(hosted):
                 continue
-            goals = [(part, goal) for part in hosted.parts if (goal := self._goal(hosted, part, position)) is not None]
+            if hosted.must_meet and not hosted.meeting:
+                self._meet(hosted)
+            if not hosted.may_plan:
+                continue
+            goals = [goal for part in hosted.parts if (goal := self._goal(hosted, part, position)) is not None]
             if hosted.must_look or (not goals and hosted.refresh_due(now)):
                 self._look(hosted, now)
             elif goals:
@@ -153,8 +158,13 @@ class FeedRounds:
         return min(waits)
 
     # -- what a plan needs to know first -------------------------------------------------------------------------------
-    def _goal(self, hosted: Hosted, part: Part, position: DdlPosition) -> Goal | None:
-        goal = part.goal(position.of(hosted.work.span.table))
+    def _goal(self, hosted: Hosted, part: StreamPart, position: DdlPosition) -> tuple[Part, AnyGoal] | None:
+        try:
+            goal = part.goal(position.of(hosted.work.span.table))
+        except MillraceError as error:
+            self._trouble(hosted, error)
+            self.wake()
+            return None
         if not isinstance(goal, Look):
             return goal
         if goal not in self._looks:
@@ -162,13 +172,25 @@ class FeedRounds:
             self._tasks.start(self._find(hosted, part, goal))
         return None
 
-    async def _find(self, hosted: Hosted, part: Part, look: Look) -> None:
+    async def _find(self, hosted: Hosted, part: StreamPart, look: Look) -> None:
         try:
             await hosted.progress.find(part.table_partition, look)
         except MillraceError as error:
             log.warning("a marker is not found", feed=self._feed, part=str(part.table_partition), error=str(error))
             self._trouble(hosted, error)
         self._looks.discard(look)
+        self.wake()
+
+    def _meet(self, hosted: Hosted) -> None:
+        hosted.meeting = True
+        self._tasks.start(self._take_copies(hosted))
+
+    async def _take_copies(self, hosted: Hosted) -> None:
+        try:
+            await hosted.meet()
+        except MillraceError as error:
+            log.info("copies are not taken over", feed=self._feed, span=hosted.dispatcher.span, error=str(error))
+            self._trouble(hosted, error)
         self.wake()
 
     def _look(self, hosted: Hosted, now: float) -> None:

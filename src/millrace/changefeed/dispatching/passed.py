@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from millrace import limits
 from millrace.changefeed.feeds.tasks import Tasks
+from millrace.changefeed.shared_read import SharedRead
 from millrace.core.feeds.ddl_home import ddl_key, ddl_of
 from millrace.core.sources.registry import progress_topic
 from millrace.errors import MillraceError
@@ -30,8 +32,9 @@ log = get_logger(__name__)
 
 @dataclass(slots=True)
 class _Feed:
-    key: PositionKey
     source: str
+    shared: SharedRead
+    key: PositionKey | None = None
     position: DdlPosition = field(default_factory=DdlPosition)
     read: int = 0                                        # the number of the read that told it
     asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -51,13 +54,13 @@ class PassedChanges:
 
     async def meet(self, feed: str, source: str) -> None:
         """Before a dispatcher of it starts: a changefeed of the same name may have been another one."""
-        key = ddl_key(feed, (await self._client.topic(progress_topic(source))).id)
-        known = self._feeds.get(feed)
+        known, shared = self._feeds.get(feed), SharedRead(partial(self._look_up, feed))
         if known is None:
-            known = self._feeds[feed] = _Feed(key, source)
+            known = self._feeds[feed] = _Feed(source, shared)
             self._tasks.start(self._follow(feed, known))
-        known.key, known.source = key, source
-        await self._read(known)
+        elif known.source != source:
+            known.source, known.shared = source, shared
+        await known.shared.fresh()
 
     def of(self, feed: str) -> DdlPosition:
         """One that nobody has met has passed nothing."""
@@ -70,7 +73,14 @@ class PassedChanges:
     async def close(self) -> None:
         await self._tasks.stop()
 
+    async def _look_up(self, feed: str) -> None:
+        """A source of the same name may have been another one, too."""
+        known = self._feeds[feed]
+        known.key = ddl_key(feed, (await self._client.topic(progress_topic(known.source))).id)
+        await self._read(known)
+
     async def _read(self, known: _Feed) -> None:
+        assert known.key is not None, "nobody waits at a barrier before it was met"
         self.reads += 1
         number, source = self.reads, known.source
         stored = await self._positions.read(known.key)

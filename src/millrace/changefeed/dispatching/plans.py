@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from millrace.changefeed.dispatching.hosted import Hosted, Part
+from millrace.changefeed.dispatching.hosted import Hosted
+from millrace.changefeed.dispatching.parts import CopyPart, Part
+from millrace.core.delivery.merging import CopyGoal
 from millrace.core.delivery.rounds import Job
 from millrace.core.delivery.source_marks import Goal
 from millrace.model.positions import Point
@@ -23,7 +25,8 @@ from millrace.pipeline.kafka.setup import MOVER, Setup, encode_setup
 
 RECORD_BYTES = 64 * 1024           # about what a record of a table's topic has: it only packs tasks
 
-Goals = list[tuple[Part, Goal]]
+AnyGoal = Goal | CopyGoal
+Goals = list[tuple[Part, AnyGoal]]
 
 
 class Ready(NamedTuple):
@@ -37,9 +40,9 @@ class Ready(NamedTuple):
         return sum(backlog_bytes(part, goal) for part, goal in self.goals)
 
 
-def backlog_bytes(part: Part, goal: Goal) -> int:
-    assert part.machine.position is not None
-    return (goal.to.offset - part.machine.position.next_offset) * RECORD_BYTES
+def backlog_bytes(part: Part, goal: AnyGoal) -> int:
+    """Between numbers of a copy's records there are gaps, but a plan has no more than the part's step."""
+    return min(goal.to.offset - part.at.offset, part.step) * RECORD_BYTES
 
 
 class Sent(NamedTuple):
@@ -99,8 +102,8 @@ def _asks(one: One) -> bool:
 
 def _plan(feed: str, number: int, setup: Setup, ones: Sequence[One]) -> TaskPlan:
     topics, tables = dict[UUID, str](), dict[UUID, TablePlan]()
-    for (hosted, part, _), _, some in ones:
-        topics.update([hosted.source_topic])
+    for (_, part, _), _, some in ones:
+        topics.update([part.source_topic])
         topics |= part.lister.names
         tables |= {table.table.id: table for table in some}
     asks = any(map(_asks, ones))
@@ -115,4 +118,7 @@ def _ones(ready: Ready, rounds: Iterator[int], sent: dict[int, Sent], deadline_s
         backlog, tables = backlog_bytes(part, goal), tuple(part.lister.plans[table.id] for table in part.versions())
         plan = part.machine.plan(next(rounds), goal.to, goal.resolved)
         sent[plan.round] = Sent(ready.hosted, part, plan.from_)
-        yield One(sent[plan.round], Work(ready.hosted.dispatcher, plan, backlog, deadline_s), tables)
+        copied = None
+        if isinstance(part, CopyPart) and isinstance(goal, CopyGoal):
+            copied = part.work(goal, ready.hosted.stream_of(part))
+        yield One(sent[plan.round], Work(ready.hosted.dispatcher, plan, backlog, deadline_s, copied), tables)

@@ -1,6 +1,6 @@
 """One source's `progress`, followed: who has news is woken; nothing runs by a timer [P7].
 
-In: records of the topic. Out: `marks`, news of tables, offsets of markers.
+In: records of the topic. Out: `marks`, `copies`, news of tables, offsets of markers.
 Promise: `ready` returns once all that stood in the topic is read. A reader that fails goes on by itself; what cannot be
 understood (a newer format) stays as `trouble`: what follows would be guessed.
 """
@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from millrace import limits
+from millrace.core.delivery.copies import Copies
+from millrace.core.delivery.merging import Merging
 from millrace.core.delivery.source_marks import Look, Marker, Marks
 from millrace.core.sources.registry import progress_topic, table_topic
 from millrace.errors import DataLost, MillraceError, Unreachable
@@ -30,11 +32,12 @@ log = get_logger(__name__)
 class SourceProgress:
     def __init__(self, client: LogClient, source: str, heard: Callable[[frozenset[Oid]], None]) -> None:
         """`heard`: called with the tables that have news."""
-        self.marks = Marks()
+        self.marks, self.copies = Marks(), Copies()
+        self.merging = Merging(self.marks, self.copies)
         self._client, self._source, self._heard = client, source, heard
         self._topic = progress_topic(source)
         self._found: dict[TablePartition, dict[Marker, int]] = {}
-        self._caught_up = asyncio.Event()
+        self._caught_up, self._came = asyncio.Event(), asyncio.Event()
         self.trouble: MillraceError | None = None        # it is not understood, and so nothing more is planned
         self._task = asyncio.create_task(self._follow(), name=f"progress of {source}")
 
@@ -44,6 +47,17 @@ class SourceProgress:
                 await self._caught_up.wait()
         except TimeoutError:
             raise Unreachable(f"{self._topic} is not read after {limits.PROGRESS_READY_S:g} s") from None
+
+    async def catch_up(self) -> None:
+        """All that stands in the topic now is read."""
+        _, end = await self._client.ends(self._topic, 0)
+        try:
+            async with asyncio.timeout(limits.PROGRESS_READY_S):
+                while self.marks.next < end and self.trouble is None:
+                    self._came.clear()
+                    await self._came.wait()
+        except TimeoutError:
+            raise Unreachable(f"{self._topic} is not read to {end} after {limits.PROGRESS_READY_S:g} s") from None
 
     async def close(self) -> None:
         self._task.cancel()
@@ -69,11 +83,13 @@ class SourceProgress:
         news: frozenset[Oid] = frozenset()
         try:
             for record in page.records:
-                news |= self.marks.replay(record.offset, decode_progress(bytes(record.value or b"")))
+                told = decode_progress(bytes(record.value or b""))
+                news |= self.marks.replay(record.offset, told) | self.copies.replay(record.offset, told)
         except MillraceError as error:
             self.trouble = error
             log.error("progress is not understood", source=self._source, error=str(error))
         self.marks.next = max(self.marks.next, page.next_offset)
+        self._came.set()
         if self.marks.next >= page.hw or self.trouble is not None:
             self._caught_up.set()
         if self.trouble is not None:

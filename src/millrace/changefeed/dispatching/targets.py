@@ -37,16 +37,16 @@ class LogTargets:
         self.names: dict[UUID, str] = {}
         self.plans: dict[UUID, TablePlan] = {}           # by schema version
         self.trouble: MillraceError | None = None        # why there is no list, if nobody can mend it by waiting
-        self._newest: TableSchema | None = None
+        self._listed_tables: dict[int, TableSchema] = {}       # by identity: a version is told once
 
     def name_of(self, topic_id: UUID) -> str:
         return self.names[topic_id]
 
     @property
     def is_complete(self) -> bool:
-        """No version has come since the topics were listed."""
+        """No version has come since the topics were listed. A copy may come with an older one."""
         tables = self._tables()
-        return bool(tables) and tables[-1] is self._newest
+        return bool(tables) and all(id(table) in self._listed_tables for table in tables)
 
     async def targets(self, stored: frozenset[UUID]) -> Targets:
         try:
@@ -68,7 +68,7 @@ class LogTargets:
             self._there(self._quarantine, QUARANTINE_PARTITIONS, probably=True))
         others = stored - {info.id for info in (*infos, quarantine)}
         former, gone = await self._former(others, present={*wanted, self._quarantine})
-        self._newest = tables[-1]
+        self._listed_tables = {id(table): table for table in tables}
         self.names |= {info.id: info.name for info in (*infos, quarantine, *former)}
         return Targets(
             tuple(part for info in infos for part in _parts(info)), _parts(quarantine)[0],

@@ -18,6 +18,7 @@ from millrace import limits
 from millrace.changefeed.feeds.ports import DdlTaken, Mark, News
 from millrace.changefeed.feeds.tasks import Tasks
 from millrace.changefeed.homes.closing import close_positions
+from millrace.changefeed.homes.copies import FeedCopies
 from millrace.changefeed.homes.ddl import PARTITION, ChangeMessage, DdlHand
 from millrace.changefeed.homes.patience import patiently, together
 from millrace.changefeed.homes.progress import ProgressReader
@@ -58,7 +59,8 @@ class LogFeedHome:
         self._hand = DdlHand(client, self._key, spec.source)
         self._story, self._stored = SourceStory(spec), StoredPositions(client, spec.id)
         self._known = FeedTables(client, spec.id, self._stored)
-        self._standing = FeedStanding(client, self._story, self._stored, self._known, self._key)
+        self._copies = FeedCopies(client, spec.id, self._stored)
+        self._standing = FeedStanding(client, self._story, self._stored, self._known, self._copies, self._key)
         self._tables: dict[TableId, int] = {}
         self._changes: list[SchemaChange] = []
         self._read = 0                                   # records of `progress` before it are told
@@ -67,7 +69,10 @@ class LogFeedHome:
 
     # -- opening ---------------------------------------------------------------------------------------------------
     async def begin(self) -> None:
-        told = [found for page in await self._progress.there() for offset, record in page
+        pages = await self._progress.there()
+        for offset, record in (one for page in pages for one in page):
+            self._copies.replay(offset, record)
+        told = [found for page in pages for offset, record in page
                 if (found := self._story.replay(offset, record)) is not None]
         begun = await self._ddl_position()
         await self._stored.load()
@@ -105,19 +110,25 @@ class LogFeedHome:
     # -- what `progress` tells -------------------------------------------------------------------------------------
     async def _follow(self, began: int) -> None:
         while True:
+            copied: set[TableId] = set()
             for offset, record in await patiently(partial(self._progress.page, wait_s=limits.HOME_WAIT_S)):
+                copied.update(map(self._story.table, self._copies.replay(offset, record)))
                 told = self._story.replay(offset, record)
                 if told is None:
                     continue
                 if told.kind == "create":
                     await self._meet(told)
                 self._tell(told, began=began, floor=0)
+            for table in copied & self._known.topics.keys():
+                await patiently(partial(self._copies.meet, table))
+                self._standing.note_table(table)
             self._read = self._progress.next
 
     async def _meet(self, told: Told) -> None:
         table = self._story.table(told.table.oid)
         try:
             await self._known.meet(table, told)
+            await self._copies.meet(table)
         except UnknownTopicOrPartition:
             if table.oid not in self._story.dropped:
                 raise
@@ -197,7 +208,7 @@ class LogFeedHome:
         if span.table not in self._known.topics:
             return True                                  # its topic is gone: nobody reads it any more
         topics = await self._targets.found(self._targets.names(span.table.oid) | {quarantine_topic(self._spec.id)})
-        keys = [self._known.key_of(part) for part in span.parts]
+        keys = [key for part in span.parts for key in (self._known.key_of(part), *self._copies.keys(part))]
         return await close_positions(self._positions, self._targets, keys, epoch, lambda key: topics)
 
     async def leave(self) -> None:

@@ -14,6 +14,7 @@ from millrace.changefeed.homes.progress import ProgressReader
 from millrace.changefeed.homes.stored import StoredPositions
 from millrace.changefeed.homes.targets import Targets
 from millrace.changefeed.shapes import Shape
+from millrace.core.delivery.copies import Copies
 from millrace.core.feeds.ddl_home import named
 from millrace.core.feeds.feeds import FeedEntry
 from millrace.core.feeds.source_story import SourceStory
@@ -68,7 +69,7 @@ class LogHomes:
         source that is gone."""
         if not stored:
             return {}
-        targets, story = Targets(self._client, spec), SourceStory(spec)
+        targets, story, copies = Targets(self._client, spec), SourceStory(spec), Copies()
         progress = ProgressReader(self._client, spec.source)
         try:
             await progress.open()
@@ -76,12 +77,14 @@ class LogHomes:
             return {}
         for page in await progress.there():
             for offset, record in page:
+                copies.replay(offset, record)
                 told = story.replay(offset, record)
                 if told is not None:
                     targets.note(told.table)
         quarantine = quarantine_topic(spec.id)
         found = {info.name: info for info in await targets.found(targets.names() | {quarantine})}
         sources = {table_topic(spec.source, oid): oid for oid in targets.oids}
+        sources |= {book.topic: oid for oid in targets.oids for book in copies.of(oid, spec.id)}
         oids = {info.id: sources[info.name] for info in await targets.found(sources)}
         topics: dict[PositionKey, list[TopicInfo]] = {}
         for key, position in stored.items():

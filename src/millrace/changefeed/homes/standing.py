@@ -13,6 +13,7 @@ import asyncio
 from functools import partial
 
 from millrace import limits
+from millrace.changefeed.homes.copies import FeedCopies
 from millrace.changefeed.homes.markers import first_markers
 from millrace.changefeed.homes.patience import patiently
 from millrace.changefeed.homes.stored import StoredPositions
@@ -28,10 +29,12 @@ from millrace.model.spans import TableId, TablePartition
 
 class FeedStanding:
     def __init__(
-        self, client: LogClient, story: SourceStory, stored: StoredPositions, tables: FeedTables, key: PositionKey
+        self, client: LogClient, story: SourceStory, stored: StoredPositions, tables: FeedTables, copies: FeedCopies,
+        key: PositionKey,
     ) -> None:
         """`key`: of the ddl position."""
         self._client, self._story, self._stored, self._tables, self._key = client, story, stored, tables, key
+        self._copies = copies
         self._markers: dict[TablePartition, tuple[int, int | None]] = {}     # offset looked at, what stands there
         self._changed: dict[TablePartition, Committed] = {}
         self._stirred = asyncio.Event()
@@ -48,14 +51,25 @@ class FeedStanding:
     def note(self, key: PositionKey) -> None:
         """It is stored, or changed."""
         self._stirred.set()
-        part, stored = self._tables.part_of(key), self._stored.by_key.get(key)
         if key == self._key:
             self._forget_passed()
-        if part is None or stored is None:
+        part = self._tables.part_of(key) or self._copies.part_of(key)
+        if part is not None:
+            self._note_part(part)
+
+    def note_table(self, table: TableId) -> None:
+        """Something was told of its copies."""
+        for partition in range(self._tables.topics[table].partitions):
+            self._note_part(TablePartition(table, partition))
+
+    def _note_part(self, part: TablePartition) -> None:
+        stored = self._stored.by_key.get(self._tables.key_of(part))
+        if stored is None:
             return
         offset, number = self._markers.get(part, (-1, None))
         stands = offset == stored.next_offset and stored.row == 0
-        self._changed[part] = Committed(stored.next_offset, stored.resolved, number if stands else None)
+        self._changed[part] = Committed(
+            stored.next_offset, stored.resolved, number if stands else None, self._copies.owes(part))
 
     def _forget_passed(self) -> None:
         floor = floor_of(self._ddl())

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from uuid import UUID
 
 from millrace.limits import MARK_POINTS_MAX, ROUND_OFFSETS_MAX
 from millrace.model.positions import Point
@@ -97,6 +98,8 @@ class Marks:
         self._ends: dict[tuple[Oid, int], _Ends] = {}
         self._versions: dict[Oid, list[Version]] = {}
         self._markers: dict[Oid, list[Marker]] = {}
+        self._begins: dict[int, dict[tuple[Oid, int], int]] = {}     # generation -> ends that its first mark named
+        self.schemas: dict[UUID, TableSchema] = {}                   # all that were named; copies may have met others
 
     def replay(self, offset: int, record: ProgressRecord) -> frozenset[Oid]:
         """Tables for whose dispatchers this is news."""
@@ -116,13 +119,17 @@ class Marks:
             return frozenset()
         now = At(mark.generation, mark.resolved)
         before, self.resolved = self.resolved or now, now
-        return frozenset(
+        news = frozenset(
             end.oid for end in mark.ends
             if self._ends.setdefault((end.oid, end.partition), _Ends()).named(end.offset, before, now)
         )
+        if mark.generation not in self._begins:
+            self._begins[mark.generation] = {part: ends.offsets[-1] for part, ends in self._ends.items()}
+        return news
 
     def _version(self, record: SchemaVersion) -> frozenset[Oid]:
         """Readers restate versions: what is not behind the last one is no news. Below zero: in force nowhere."""
+        self.schemas.setdefault(record.table.id, record.table)
         known = self._versions.setdefault(record.table.oid, [])
         version = Version(At(record.generation, record.commit_lsn), record.seq, record.table)
         if record.commit_lsn < 0 or (known and known[-1][:2] >= version[:2]):
@@ -145,14 +152,14 @@ class Marks:
     # -- questions -----------------------------------------------------------------------------------------------------
     def goal(
         self, oid: Oid, partition: int, at: Point, passed: int, found: Mapping[Marker, int],
-        step: int = ROUND_OFFSETS_MAX,
+        step: int = ROUND_OFFSETS_MAX, limit: int | None = None,
     ) -> Goal | Look | None:
         """`passed`: changes below this number have passed [C7]. `found`: markers of this partition, where they are.
-        `step`: offsets at most."""
+        `step`: offsets at most. `limit`: not beyond this offset, for another reason (core.delivery.merging)."""
         ends = self._ends.get((oid, partition))
-        if ends is None or not ends.offsets:
+        if ends is None or not ends.offsets or (limit is not None and limit <= at.offset):
             return None
-        limit = ends.offsets[-1]
+        limit = ends.offsets[-1] if limit is None else min(limit, ends.offsets[-1])
         marker = self._barrier(oid, passed)
         if marker is not None and marker in found:
             limit = min(limit, found[marker])
@@ -160,7 +167,7 @@ class Marks:
             start, end = self._window(ends, marker)
             if start <= at.offset:
                 return Look(oid, partition, marker, at.offset, end) if at.offset < end else None
-            limit = start
+            limit = min(limit, start)
         to = Point(min(limit, at.offset + step), 0)
         return Goal(to, self._resolved_at(ends, to.offset)) if to > at else None
 
@@ -175,6 +182,26 @@ class Marks:
                 break
             first += 1
         return [version.table for version in known[first:]]
+
+    def begins(self, oid: Oid, partition: int, generation: int) -> int | None:
+        """Where the generation begins in this partition; None: no mark of it was read yet."""
+        found = self._begins.get(generation)
+        return found.get((oid, partition), 0) if found is not None else None
+
+    def end_of(self, oid: Oid, partition: int, at: At) -> int | None:
+        """The first end below which all changes up to `at` stand; None: none is marked yet."""
+        if self.resolved is None or self.resolved < at:
+            return None
+        ends = self._ends.get((oid, partition))
+        if ends is None or not ends.offsets:             # a full mark names every partition: this one is empty
+            return 0
+        return ends.offsets[min(bisect_left(ends.resolved, at), len(ends.offsets) - 1)]
+
+    def start_behind(self, oid: Oid, partition: int, at: At) -> int:
+        """Before this offset stands no change behind `at`."""
+        ends = self._ends.get((oid, partition))
+        below = bisect_right(ends.resolved, at) if ends is not None else 0
+        return ends.offsets[below - 1] if ends is not None and below else 0
 
     def is_barred(self, oid: Oid, passed: int) -> bool:
         """A change of it has not passed, and rows stand behind it."""

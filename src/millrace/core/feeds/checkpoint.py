@@ -5,7 +5,8 @@
 
 In: marks, positions as their home stores them (stale ones are only lower). Out: an LSN up to which all is done, and who
 holds it back. Promises: a partition is done up to the mark when its position has reached the end named there, else up
-to what is stored with its position; unknown is never read as done; idle partitions cost nothing.
+to what is stored with its position, and never beyond what is not copied yet; unknown is never read as done; idle
+partitions cost nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ NOBODY: frozenset[TableId] = frozenset()
 
 
 class Committed(NamedTuple):
-    """A stored position, as far as control needs it. `marker`: the change whose marker stands at `next`."""
+    """A stored position, as far as control needs it. `marker`: the change whose marker stands at `next`. `owes`: what
+    came later than this is not complete, since rows of a copy are missing; None: none are."""
 
     next: int
     resolved: Lsn
     marker: int | None = None
+    owes: Lsn | None = None
 
 
 class Progress:
@@ -72,8 +75,11 @@ class Progress:
         committed = self.committed.get(part)
         if committed is None:
             return
-        if committed.next < self._ends.get(part, 0):
-            self._behind[part] = committed.resolved
+        done = [committed.resolved] if committed.next < self._ends.get(part, 0) else []
+        if committed.owes is not None:
+            done.append(committed.owes)
+        if done:
+            self._behind[part] = min(done)
         else:
             self._behind.pop(part, None)
 

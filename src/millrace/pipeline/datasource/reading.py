@@ -7,15 +7,14 @@ Errors: DataLost, SchemaChanged, TableTruncated, and those of the log's client o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millrace import limits
 from millrace.errors import DataLost, Malformed, OffsetOutOfRange, TableTruncated
@@ -27,14 +26,12 @@ from millrace.pipeline.datasource.columns import Layout
 from millrace.pipeline.datasource.options import OnTruncate, Options
 from millrace.pipeline.datasource.rows import Origin, check_readable, row_batch, truncate_batch
 from millrace.pipeline.datasource.work import Piece, Span, Work
+from millrace.pipeline.keys import Key, keys_of, rows_of_keys
 from millrace.wire.changes import Assembler, BatchHeader, BatchKind, decode_rows, header_of
-from millrace.wire.pg.odd import odd_rows
-from millrace.wire.pg.types import AFTER, BEFORE, DELETE
 from millrace.wire.records import Record
 
 log = get_logger(__name__)
 Schemas = dict[UUID, TableSchema]
-Key = tuple[Any, ...]
 COPY_HEADER = "c"
 
 
@@ -228,42 +225,9 @@ def _changed(client: PlainClient, piece: Piece, span: Span, schemas: Schemas, *,
     return keys
 
 
-def keys_of(batch: pa.RecordBatch, table: TableSchema, rows: Iterable[int], *, before: bool = False) -> list[Key]:
-    """The key of each of these rows: of deletes the old one. Odd cells count by their text."""
-    rows = np.asarray(rows, np.int64)
-    old = np.asarray(batch.column("op"))[rows] == DELETE if before else np.zeros(len(rows), np.bool_)
-    at = pa.array(rows + batch.num_rows * old)
-    columns: list[list[Any]] = []
-    for key in table.keys:
-        name = table.columns[key].name
-        found = batch.column(AFTER + name)
-        if before:
-            found = pa.concat_arrays([found, batch.column(BEFORE + name)])
-        columns.append(found.take(at).to_pylist())
-    if batch.column("odd").null_count < batch.num_rows:
-        _put_odd(batch, table, rows, old, columns)
-    return list(zip(*columns, strict=True))
-
-
-def _put_odd(batch: pa.RecordBatch, table: TableSchema, rows: Any, old: Any, columns: list[list[Any]]) -> None:
-    texts = {(row, column): text for row, column, text in
-             zip(*map(list, odd_rows(batch)[:2]), odd_rows(batch)[2].to_pylist(), strict=True)}
-    for place, key in enumerate(table.keys):
-        for at, (row, is_old) in enumerate(zip(rows, old, strict=True)):
-            text = texts.get((row, key + len(table.columns) * bool(is_old)))
-            if text is not None:
-                columns[place][at] = text
-
-
 def _without(batch: pa.RecordBatch, table: TableSchema, leave: set[Key]) -> pa.RecordBatch:
-    """The chunk's rows whose key did not change. The first column sorts most of them out at once."""
-    if not leave:
-        return batch
-    first = batch.column(AFTER + table.columns[table.keys[0]].name)
-    known = [value for value, *_ in leave if not isinstance(value, str) or pa.types.is_string(first.type)]
-    suspects = pc.or_(pc.is_in(first, value_set=pa.array(known, first.type)), first.is_null())
-    rows = np.flatnonzero(np.asarray(suspects))
-    gone = [row for row, key in zip(rows, keys_of(batch, table, rows), strict=True) if key in leave]
+    """The chunk's rows whose key did not change."""
+    gone = rows_of_keys(batch, table, leave)
     if not gone:
         return batch
     keep = np.ones(batch.num_rows, np.bool_)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -59,10 +59,18 @@ class KafkaMover:
     async def claim(self, plan: TaskPlan) -> Collection[int]:
         self._executions = {(work.plan.key, work.plan.round): secrets.randbits(62) for work in plan.works}
         positions = (await self._connect()).positions
-        return await positions.claim([(work.plan.key, self._claim_of(work)) for work in plan.works])
+        claims = [self._claims_of(work) for work in plan.works]
+        granted = set(await positions.claim([one for ones in claims for one in ones]))
+        return [n for n, mine in enumerate(_numbers(map(len, claims))) if granted.issuperset(mine)]
 
-    def _claim_of(self, work: Work) -> Claim:
-        return Claim(work.plan.epoch, *work.plan.from_, work.plan.round, self._execution(work))
+    def _claims_of(self, work: Work) -> list[tuple[PositionKey, Claim]]:
+        """Of a copy's work two: it writes what only the owner of the table's partition may write."""
+        plan, execution = work.plan, self._execution(work)
+        claims = [(plan.key, Claim(plan.epoch, *plan.from_, plan.round, execution))]
+        if work.copied is not None:
+            stream = work.copied
+            claims.append((stream.stream, Claim(plan.epoch, *stream.stream_at, plan.round, execution)))
+        return claims
 
     def _execution(self, work: Work) -> int:
         return self._executions[work.plan.key, work.plan.round]
@@ -112,10 +120,18 @@ class KafkaMover:
         """The client is its worker's, not this mover's."""
 
 
+def _numbers(counts: Iterable[int]) -> Iterator[range]:
+    first = 0
+    for count in counts:
+        yield range(first, first + count)
+        first += count
+
+
 def _range(plan: TaskPlan, work: Work) -> Range:
     names = {topic.topic_id: topic.name for topic in plan.topics}
     wanted = work.plan
-    return Range(names[wanted.key.topic_id], wanted.key.partition, wanted.from_, wanted.to, wanted.skip)
+    return Range(
+        names[wanted.key.topic_id], wanted.key.partition, wanted.from_, wanted.to, wanted.skip, work.copied)
 
 
 def _sending_s(work: Work) -> float:

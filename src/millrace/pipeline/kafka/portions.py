@@ -20,6 +20,7 @@ from millrace.log.client import LogClient
 from millrace.model.positions import Point
 from millrace.model.rounds import Broken, TaskPlan
 from millrace.model.table_plans import TablePlan, whole
+from millrace.pipeline.kafka.copied import copied_groups
 from millrace.pipeline.kafka.reading import Group, Range, groups
 from millrace.pipeline.shape.paths import Asked, Heard, Told, fused
 from millrace.sink.kafka.encode import Rows
@@ -87,4 +88,5 @@ def heard_portion(heard: Heard) -> Portion:
 
 
 def _groups(client: LogClient, wanted: Range, plans: PlansById) -> AsyncIterator[Group]:
-    return groups(client, wanted, {id_: plan.table for id_, plan in plans.items()})
+    read = groups if wanted.copied is None else copied_groups
+    return read(client, wanted, {id_: plan.table for id_, plan in plans.items()})

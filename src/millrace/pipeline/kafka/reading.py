@@ -19,6 +19,7 @@ import pyarrow as pa
 from millrace import limits
 from millrace.log.client import LogClient
 from millrace.model.positions import Point
+from millrace.model.rounds import CopyWork
 from millrace.model.tables import TableSchema
 from millrace.sink.kafka.encode import Rows
 from millrace.wire.changes import Assembler, BatchHeader, BatchKind, decode_rows, header_of
@@ -28,13 +29,14 @@ WAIT_S = 1.0
 
 
 class Range(NamedTuple):
-    """Of one source partition."""
+    """Of one source partition. `copied`: of a copy; offsets are numbers of records (pipeline.kafka.copied)."""
 
     topic: str
     partition: int
     from_: Point
     to: Point
     skip: Collection[Point] = ()
+    copied: CopyWork | None = None
 
 
 class Group(NamedTuple):
@@ -49,7 +51,7 @@ class Group(NamedTuple):
 
 async def groups(client: LogClient, wanted: Range, schemas: Mapping[UUID, TableSchema]) -> AsyncIterator[Group]:
     gathered = _Group(wanted, schemas)
-    async for found in _joined(client, wanted):
+    async for found in joined(client, wanted):
         if found.header.kind != BatchKind.ROWS:
             continue
         if not gathered.fits(found.header):
@@ -60,7 +62,7 @@ async def groups(client: LogClient, wanted: Range, schemas: Mapping[UUID, TableS
     yield gathered.end(wanted.to)
 
 
-class _Joined(NamedTuple):
+class Joined(NamedTuple):
     """A whole record: where its first part stands, where the next record does."""
 
     first: int
@@ -69,7 +71,7 @@ class _Joined(NamedTuple):
     value: bytes
 
 
-async def _joined(client: LogClient, wanted: Range) -> AsyncIterator[_Joined]:
+async def joined(client: LogClient, wanted: Range) -> AsyncIterator[Joined]:
     """Records that begin inside the range; the last one may end behind it."""
     where, offset = (wanted.topic, wanted.partition), wanted.from_.offset
     end = wanted.to.offset + (wanted.to.row > 0)
@@ -86,15 +88,13 @@ async def _joined(client: LogClient, wanted: Range) -> AsyncIterator[_Joined]:
                     return
             value = parts.add(header, bytes(record.value or b""))
             if value is not None:
-                yield _Joined(first, record.offset + 1, header, value)
+                yield Joined(first, record.offset + 1, header, value)
         offset = fetched.next_offset
 
 
 class _Group:
     def __init__(self, wanted: Range, schemas: Mapping[UUID, TableSchema]) -> None:
         self._wanted, self._schemas = wanted, schemas
-        self._skip = frozenset(wanted.skip)
-        self._skip_offsets = np.array(sorted({point.offset for point in self._skip}), np.int64)
         self._clear()
 
     def _clear(self) -> None:
@@ -111,7 +111,7 @@ class _Group:
         mine = self._header
         return mine is None or (mine.schema_id, mine.before) == (header.schema_id, header.before)
 
-    def add(self, found: _Joined) -> None:
+    def add(self, found: Joined) -> None:
         batch = decode_rows(found.header, found.value, self._schemas)
         self._header = found.header
         self._batches.append(batch)
@@ -132,14 +132,19 @@ class _Group:
             batches[0] if len(batches) == 1 else pa.concat_batches(batches),
             np.repeat(np.array(firsts, np.int64), counts), np.concatenate([np.arange(count) for count in counts]),
         )
-        return Group(self._schemas[UUID(bytes=header.schema_id)], header.before, self._kept(rows), upto, read_bytes)
+        schema = self._schemas[UUID(bytes=header.schema_id)]
+        return Group(schema, header.before, kept(rows, self._wanted), upto, read_bytes)
 
-    def _kept(self, rows: Rows) -> Rows:
-        keep = _is_before(rows, self._wanted.to) & ~_is_before(rows, self._wanted.from_)
-        if len(self._skip_offsets):
-            for at in np.flatnonzero(np.isin(rows.offset, self._skip_offsets)).tolist():
-                keep[at] &= Point(int(rows.offset[at]), int(rows.row[at])) not in self._skip
-        return rows if keep.all() else picked(rows, np.flatnonzero(keep))
+
+def kept(rows: Rows, wanted: Range) -> Rows:
+    """Those inside the range that do not stand in a target already."""
+    keep = _is_before(rows, wanted.to) & ~_is_before(rows, wanted.from_)
+    if wanted.skip:
+        skip = frozenset(wanted.skip)
+        offsets = np.array(sorted({point.offset for point in skip}), np.int64)
+        for at in np.flatnonzero(np.isin(rows.offset, offsets)).tolist():
+            keep[at] &= Point(int(rows.offset[at]), int(rows.row[at])) not in skip
+    return rows if keep.all() else picked(rows, np.flatnonzero(keep))
 
 
 def _is_before(rows: Rows, point: Point) -> Bools:

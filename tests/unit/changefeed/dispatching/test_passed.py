@@ -98,6 +98,15 @@ def test_P7_it_is_read_only_while_somebody_waits(tmp_path: Path) -> None:
     run(tmp_path, body)
 
 
+def test_many_dispatchers_that_start_at_once_cost_two_reads(tmp_path: Path) -> None:
+    async def body(watched: Watched) -> None:
+        await asyncio.gather(*(watched.passed.meet(FEED, SOURCE) for _ in range(50)))
+        assert watched.passed.of(FEED).next == 3
+        assert watched.passed.reads == 2                     # the first one's own, and one for all the others
+
+    run(tmp_path, body)
+
+
 def test_C7_a_changefeed_of_the_same_name_begins_where_it_begins(tmp_path: Path) -> None:
     async def body(watched: Watched) -> None:
         await watched.move(9)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from millrace.core.delivery.source_marks import Goal, Look, Marker, Marks, next_step
+from millrace.core.delivery.source_marks import At, Goal, Look, Marker, Marks, next_step
 from millrace.limits import MARK_POINTS_MAX, ROUND_OFFSETS_MAX
 from millrace.model.positions import Point
 from millrace.model.progress import Change, End, Mark, ProgressRecord, SchemaVersion, TableState
@@ -160,3 +160,32 @@ def test_S9_a_version_of_a_later_generation_says_nothing_of_rows_left_before_it(
 
 def test_what_is_not_for_dispatchers_is_no_news() -> None:
     assert World().tell(TableState(1, OID, "streaming")) == frozenset()
+
+
+def test_S5_where_the_stream_must_stand_for_a_window_and_where_changes_behind_a_low_mark_begin() -> None:
+    world = World()
+    assert world.marks.end_of(OID, 0, At(1, 100)) is None
+    world.mark(100, 0, 0, full=True)
+    world.mark(110, 5)
+    world.mark(120)
+    world.mark(130, 9)
+    assert world.marks.end_of(OID, 0, At(1, 120)) == 5, "between the two marks nothing came"
+    assert world.marks.end_of(OID, 0, At(1, 121)) == 9
+    assert world.marks.end_of(OID, 0, At(1, 131)) is None
+    assert world.marks.end_of(OID, 5, At(1, 130)) == 0, "no mark has named it: it is empty"
+    assert world.marks.start_behind(OID, 0, At(1, 119)) == 0
+    assert world.marks.start_behind(OID, 0, At(1, 120)) == 5
+    assert world.marks.start_behind(OID, 0, At(1, 129)) == 5
+    assert world.marks.start_behind(OID, 0, At(1, 130)) == 9
+    assert world.marks.start_behind(OID, 5, At(1, 130)) == 0
+
+
+def test_S4_where_a_generation_begins_and_a_limit_of_the_stream() -> None:
+    world = World()
+    assert world.marks.begins(OID, 0, 1) is None
+    world.mark(100, 1, full=True)
+    world.mark(200, 8)
+    world.mark(50, 8, full=True, generation=2)
+    assert (world.marks.begins(OID, 0, 1), world.marks.begins(OID, 0, 2), world.marks.begins(OID, 7, 2)) == (1, 8, 0)
+    assert world.marks.goal(OID, 0, START, PASSED, {}, limit=3) == Goal(Point(3, 0), 100)
+    assert world.marks.goal(OID, 0, Point(3, 0), PASSED, {}, limit=3) is None

@@ -70,3 +70,18 @@ def test_C6_a_table_that_ended_is_forgotten() -> None:
         p.on_position(part, Committed(0, 10))
     p.forget(Q)
     assert p.lowest(everyone) == (50, None)
+
+
+def test_C6_the_checkpoint_does_not_pass_what_is_not_copied() -> None:
+    p = Progress()
+    p.on_mark(90, {P0: 3}, full=True)
+    p.on_position(P0, Committed(3, 40, owes=50))
+    assert p.of(P0) == 50, "idle, and rows of its copy are missing"
+    p.on_position(P0, Committed(2, 40, owes=50))
+    assert p.of(P0) == 50, "a position does not go back"
+    p.on_mark(95, {P0: 9}, full=False)
+    assert p.of(P0) == 40
+    p.on_position(P0, Committed(9, 95, owes=50))
+    assert p.of(P0) == 50
+    p.on_position(P0, Committed(9, 95))
+    assert p.of(P0) == 95
