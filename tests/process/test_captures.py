@@ -239,6 +239,7 @@ def test_C8_C9_a_changefeed_is_told_of_over_kill_9_of_its_maintainer_and_leaves_
         assert (before["state"], before["tables_count"], before["working_count"]) == ("normal", 2, 2)
         assert site.refused(4, "source", "remove", "till").endswith("changefeed orders; remove that first\n")
         wait_for(lambda: any(b["owner"] == "Spark" for b in answer(1, "/blockers")["items"]), "Spark to be missed")
+        assert answer(0)["why"].startswith("no Spark: ")
 
         os.kill(site.status()["captures"][before["maintainer"]]["pid"], signal.SIGKILL)
         other = 1 - before["maintainer"]
