@@ -221,6 +221,7 @@ def test_S1_a_removed_source_leaves_nothing_and_its_name_can_be_used_again(site:
         site.refused(3, "source", "get", "twice")
 
 
+@pytest.mark.timeout(180)
 def test_C8_C9_a_changefeed_is_told_of_over_kill_9_of_its_maintainer_and_leaves_nothing(site: Site, shop: str) -> None:
     """Without Spark: control answers, and says that Spark is what it waits for [P8]."""
     path = "/api/v2/changefeeds/orders"
