@@ -24,9 +24,10 @@ from millrace.store.campaign import CampaignTimes
 from millrace.store.contract import Candidate
 from millrace.store.sqlite import SqliteStore
 from support_brokers import free_ports, until
-from support_feeds import CLUSTER, HEARTBEAT_S, SESSION_S, TENURE_S
+from support_feeds import CLUSTER, HEARTBEAT_S
 from support_homes import SOURCE, Dispatchers, Log, a_log, homes, table
 
+SESSION_S, TENURE_S = 8.0, 6.0           # nobody dies here: a busy machine is no reason to change hands
 ORDERS, ITEMS = table(1, "orders", "note", "total"), table(2, "items", "note")
 SHOP = SourceSpec(name=SOURCE, url="postgresql://h/d", tables=("public.*",))
 

@@ -221,6 +221,7 @@ def test_S1_a_removed_source_leaves_nothing_and_its_name_can_be_used_again(site:
         site.refused(3, "source", "get", "twice")
 
 
+@pytest.mark.timeout(180)
 def test_C8_C9_a_changefeed_is_told_of_over_kill_9_of_its_maintainer_and_leaves_nothing(site: Site, shop: str) -> None:
     """Without Spark: control answers, and says that Spark is what it waits for [P8]."""
     path = "/api/v2/changefeeds/orders"
@@ -239,6 +240,7 @@ def test_C8_C9_a_changefeed_is_told_of_over_kill_9_of_its_maintainer_and_leaves_
         assert (before["state"], before["tables_count"], before["working_count"]) == ("normal", 2, 2)
         assert site.refused(4, "source", "remove", "till").endswith("changefeed orders; remove that first\n")
         wait_for(lambda: any(b["owner"] == "Spark" for b in answer(1, "/blockers")["items"]), "Spark to be missed")
+        assert answer(0)["why"].startswith("no Spark: ")
 
         os.kill(site.status()["captures"][before["maintainer"]]["pid"], signal.SIGKILL)
         other = 1 - before["maintainer"]

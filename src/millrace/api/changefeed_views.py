@@ -64,8 +64,10 @@ def _state(entry: FeedEntry, heard: Heard | None) -> tuple[str, str]:
     if heard.said is None:
         return "warning", heard.why
     errors = heard.said["errors"]
-    state = str(heard.said["state"])
-    return state, "" if state == "normal" or not errors else f"{errors[-1]['code']}: {errors[-1]['message']}"
+    state, spark = str(heard.said["state"]), heard.said["spark"]
+    if state != "normal" and errors:
+        return state, f"{errors[-1]['code']}: {errors[-1]['message']}"
+    return state, f"no Spark: {spark['reason']}" if spark is not None else ""     # nothing is wrong with itself [P8]
 
 
 def maintainer_operators(feed: str, machine: Coordinator) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ Promise: the word is of the maintainer that is recorded now; where it cannot be 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -67,18 +67,27 @@ def of(request: Request) -> FeedCapture:
 
 
 async def hear_all(capture: Capture, entries: Mapping[str, FeedEntry]) -> dict[str, Heard]:
-    """The short word of every maintainer; each capture is asked once."""
+    """The short word of every maintainer. Every capture is asked, once: whichever has dispatchers needs Spark."""
     places = {feed: entry.place for feed, entry in entries.items() if entry.runs and entry.place is not None}
-    wanted = sorted({place.capture for place in places.values()})
-    answers = dict(zip(wanted, await asyncio.gather(*(_ask(capture, of, PATH) for of in wanted)), strict=True))
+    if not places:
+        return {}
+    answers = await _ask_all(capture, {place.capture for place in places.values()})
+    spark = max(_without_spark(answers), key=lambda blocker: float(blocker["age_s"]), default=None)
     found: dict[str, Heard] = {}
     for feed, place in places.items():
         said, why = answers[place.capture]
         mine = None if said is None else next((one for one in said["items"] if one["changefeed"] == feed), None)
-        if said is not None and mine is not None:
-            mine = {**mine, "spark": said["spark"]}
-        found[feed] = _checked(Heard(mine, why), place)
+        found[feed] = _checked(Heard(None if mine is None else {**mine, "spark": spark}, why), place)
     return found
+
+
+async def _ask_all(capture: Capture, also: Set[int] = frozenset()) -> dict[int, Heard]:
+    whom = sorted({info.id for info in await capture.members()} | also)
+    return dict(zip(whom, await asyncio.gather(*(_ask(capture, of, PATH) for of in whom)), strict=True))
+
+
+def _without_spark(answers: Mapping[int, Heard]) -> list[dict[str, Any]]:
+    return [said["spark"] for said, _ in answers.values() if said is not None and said["spark"] is not None]
 
 
 async def hear(capture: Capture, feed: str, entry: FeedEntry) -> Heard:
@@ -93,9 +102,7 @@ async def hear(capture: Capture, feed: str, entry: FeedEntry) -> Heard:
 async def spark_blockers(capture: Capture) -> list[dict[str, Any]]:
     """Captures whose Spark starts no jobs: what their dispatchers move waits [P8]. Those that do not answer are known
     to the coordinator's own hearing."""
-    whom = sorted(info.id for info in await capture.members())
-    heard = await asyncio.gather(*(_ask(capture, of, PATH) for of in whom))
-    return [one.said["spark"] for one in heard if one.said is not None and one.said["spark"] is not None]
+    return _without_spark(await _ask_all(capture))
 
 
 def _checked(heard: Heard, place: Place) -> Heard:
