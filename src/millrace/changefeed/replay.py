@@ -154,7 +154,7 @@ class Replay:
     def _encoded(self, partitions: int, writer_id: int) -> OutBatch:
         sink, table = self._targets.sink, self._table
         target = Target(partitions, message_bytes_max=sink.message_bytes, codec=sink.compression,
-                        routing=self._router.routing(table))
+                        routing=self._router.route(table).routing)
         provenance = self._source._replace(writer_id=writer_id, epoch=self._epoch)
         encoded = Encoder(table, self._form(table), target).encode(
             self._rows(), Provenance(*provenance), now_us=time.time_ns() // 1000)

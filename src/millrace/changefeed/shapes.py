@@ -33,7 +33,7 @@ class Shapes:
             found = whole(table)
             if settings.filter or settings.projection:
                 found = await self._shape(where, settings, table)
-            refuse_unless_routable(self._router.routing(table), found.shown)
+            refuse_unless_routable(self._router.route(table).routing, found.shown)
         except UserError as error:
             raise TableRefused(str(error)) from error
         return found
@@ -43,7 +43,7 @@ class Shapes:
         return list(dict.fromkeys(map(self.topic, tables)))
 
     def topic(self, table: TableSchema) -> str:
-        return self._router.topic(table)
+        return self._router.route(table).topic
 
     async def shown(self, table: TableSchema) -> TableSchema:
         """As messages describe it. A version that its settings do not fit is described by its key alone: its rows wait

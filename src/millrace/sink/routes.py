@@ -44,6 +44,7 @@ class Router:
     def __init__(self, source: str, sink: KafkaSink, settings: Sequence[TableSettings]) -> None:
         self._source, self._sink, self._settings = source, sink, settings
         self._entries = Entries(settings)
+        self._known: dict[tuple[str, str], Route] = {}           # asked for every portion of rows
 
     def said(self, table: TableSchema) -> Routed:
         entry = self._entries.entry(table.schema, table.name)
@@ -51,13 +52,13 @@ class Router:
             return Routed(table, NOTHING_SAID)
         return Routed(table, self._settings[entry], f"settings[{entry}]")
 
-    def topic(self, table: TableSchema) -> str:
-        _, settings, where = self.said(table)
-        return _template(where, settings, self._sink).topic(self._source, table.schema, table.name)
-
-    def routing(self, table: TableSchema) -> Routing:
-        _, settings, where = self.said(table)
-        return _routing(where, settings, self._sink)
+    def route(self, table: TableSchema) -> Route:
+        name = (table.schema, table.name)
+        if name not in self._known:
+            _, settings, where = self.said(table)
+            topic = _template(where, settings, self._sink).topic(self._source, *name)
+            self._known[name] = Route(topic, _routing(where, settings, self._sink))
+        return self._known[name]
 
 
 def check_sink(spec: ChangefeedSpec) -> KafkaSink:

@@ -64,7 +64,8 @@ def test_K2_each_version_of_a_table_has_the_route_that_its_name_has() -> None:
     own = TableSettings(tables="public.a", topic="all.{table}", partition_by="column:at")
     router = Router("shop", parse_sink("kafka:?partition=table"), (own, TableSettings(tables="public.*", topic="x")))
     assert router.said(table(1, "a")) == Routed(table(1, "a"), own, "settings[0]")
-    assert [router.topic(table(1, name)) for name in ("a", "b")] == ["all.a", "x"]
-    assert [router.routing(table(1, name)) for name in ("a", "b")] == [Routing("column", ("at",)), Routing("table")]
+    assert [router.route(table(1, name)) for name in ("a", "b", "a")] == [
+        Route("all.a", Routing("column", ("at",))), Route("x", Routing("table")),
+        Route("all.a", Routing("column", ("at",)))]
     alone = Router("shop", parse_sink("kafka:"), ())
-    assert (alone.topic(table(1, "a")), alone.said(table(1, "a")).where) == ("shop.public.a", "sink")
+    assert (alone.route(table(1, "a")).topic, alone.said(table(1, "a")).where) == ("shop.public.a", "sink")

@@ -54,12 +54,12 @@ class SparkJobs:
         return self._noted(await runner.run(plans))
 
     async def shape(self, where: str, settings: TableSettings, table: TableSchema) -> TablePlan:
-        """Unreachable also if nobody has named a Spark: it waits as rounds do."""
+        """Unreachable also if nobody has named a Spark: it waits as rounds do, and is told as they are."""
         try:
-            runner = self._the_runner()
-        except ConfigError as error:
+            return await self._the_runner().shape(where, settings, table)
+        except (ConfigError, Unreachable) as error:
+            self._noted(NotStarted(str(error)))
             raise Unreachable(str(error)) from error
-        return await runner.shape(where, settings, table)
 
     def _noted(self, ending: Ending) -> Ending:
         why = ending.why if isinstance(ending, NotStarted) else ""

@@ -30,7 +30,7 @@ class Targets:
         self._names: dict[Oid, set[str]] = {}            # of all its schema versions
 
     def topic_of(self, table: TableSchema) -> str:
-        return self._router.topic(table)
+        return self._router.route(table).topic
 
     def note(self, table: TableSchema) -> None:
         """Its rows may have been written there."""

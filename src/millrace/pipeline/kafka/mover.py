@@ -93,11 +93,11 @@ class KafkaMover:
 
     def _maker(self, work: Work, names: Mapping[UUID, str], now_us: int, table: TablePlan) -> tuple[Maker, UUID]:
         """A renamed table has another topic; the plan names all that this epoch has fenced [V11]."""
-        topic = self._router.topic(table.table)
+        topic, routing = self._router.route(table.table)
         partitions = [target for target in work.plan.partitions if names.get(target.topic_id) == topic]
         if not partitions:
             raise UnknownTopicId(f"{topic} of {table.table.full_name} is not among the targets of this round")
-        target = target_of(self._sink, len(partitions), self._router.routing(table.table))
+        target = target_of(self._sink, len(partitions), routing)
         encoder = Encoder(table.shown, format_of(self._sink, self._origin, table.shown), target)
         plan = work.plan
         provenance = Provenance(plan.key.topic_id.bytes, plan.key.partition, plan.writer_id, plan.epoch)

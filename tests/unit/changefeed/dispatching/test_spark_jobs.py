@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from millrace.changefeed.dispatching.spark_jobs import SparkJobs
-from millrace.errors import ConfigError
+from millrace.errors import ConfigError, Unreachable
+from millrace.model.changefeeds import TableSettings
 from millrace.model.rounds import TaskPlan
+from millrace.model.tables import Column, TableSchema
 from millrace.ops.real import BootClock
 from millrace.pipeline.rounds import NotStarted
 from millrace.pipeline.session import Place
@@ -25,6 +29,21 @@ def test_P8_without_a_spark_named_jobs_wait_and_say_why() -> None:
         since = jobs.since
         await jobs.run([PLAN])
         assert (jobs.why, jobs.since, jobs.jobs) == ("spark.remote: missing", since, 0)
+        await jobs.close()
+
+    asyncio.run(body())
+
+
+def test_P8_P4_expressions_wait_for_a_spark_as_rounds_do_and_say_why() -> None:
+    table = TableSchema(7, "public", "t", "d", (Column("id", 20, -1, True),))
+
+    async def body() -> None:
+        jobs = SparkJobs(lambda: Place(remote="sc://127.0.0.1:1"), BootClock())
+        with pytest.raises(Unreachable):
+            await jobs.shape("settings[0]", TableSettings(tables="*.*", filter="id > 1"), table)
+        assert "127.0.0.1:1" in jobs.why
+        plain = await jobs.shape("settings[0]", TableSettings(tables="*.*", projection=("id AS no",)), table)
+        assert plain.is_fused, "columns as they are need no Spark"
         await jobs.close()
 
     asyncio.run(body())

@@ -13,7 +13,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
+from millrace import limits
 from millrace.log.client import LogClient
 from millrace.model.changefeeds import TableSettings
 from millrace.model.positions import Point
@@ -32,6 +34,12 @@ EVERY = TablePlan(TABLE, OUTPUTS, "x IS NOT NULL OR true", (1,))
 SHORT = TablePlan(TABLE, OUTPUTS, "NOT startswith(x, 'y')", (1,))
 LOUD = TablePlan(TABLE, (Output(msgspec.structs.replace(TABLE.columns[0], name="no"), 0),
                          Output(Column("loud", 25), None, "upper(x)", (1,))), "NOT startswith(x, 'y')", (1,))
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stands still for seconds must not end a work half way."""
+    monkeypatch.setattr(limits, "WORK_SENDING_S", 15.0)
 
 
 def on_a_broker(directory: Path, body: Callable[[Route], Awaitable[None]], **route: Any) -> None:
