@@ -9,8 +9,8 @@ from millrace.cli.exits import FAILED, USAGE, CommandFailed
 from millrace.cli.output import console
 
 
-def prove(*, seconds: float = 60.0, seed: int | None = None, strikes: bool = True, logs: str = "",
-          json: bool = False) -> None:
+def prove(*, seconds: float = 60.0, seed: int | None = None, strikes: bool = True, each: int = 1,
+          logs: str = "", json: bool = False) -> None:
     """Run a changefeed over a live shop database on a cluster of its own, kill and pause whatever does the work again
     and again, and judge every message: nothing lost, nothing twice, each key in order, each schema change once and in
     its place, the same rows at the end. Exit 1 unless it is so.
@@ -23,17 +23,19 @@ def prove(*, seconds: float = 60.0, seed: int | None = None, strikes: bool = Tru
         Of the order of harm and of what the writers do; at first by chance. The interleaving is never the same.
     strikes
         Hurt processes; without it the shop only writes.
+    each
+        Go on until every kind of process was hurt so often.
     logs
         Directory to which the logs of all processes are copied.
     json
         Print the result as JSON, and nothing else.
     """
-    if seconds <= 0:
-        raise CommandFailed(f"--seconds: {seconds:g}: give more than 0", USAGE)
+    if seconds <= 0 or each < 1:
+        raise CommandFailed(f"--seconds {seconds:g} --each {each}: give more than 0", USAGE)
     from millrace.cli.prove_run import run  # Arrow and drivers: other commands start faster without them
 
     chosen = random.SystemRandom().randrange(1 << 16) if seed is None else seed
-    result = run(seconds, chosen, _say_nothing if json else _say, strikes=strikes, logs=logs)
+    result = run(seconds, chosen, _say_nothing if json else _say, strikes=strikes, each=each, logs=logs)
     if json:
         print(dumps(result, indent=2))
     if not result["ok"]:

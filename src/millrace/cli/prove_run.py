@@ -29,12 +29,14 @@ DELIVER_S = 300.0
 WRITERS = 2
 PAUSE_S = 0.02                         # between a writer's transactions
 TIMES = Times(between_s=(1.0, 3.0), pause_s=(SESSION_S + 1.0, SESSION_S + 3.0), wait_s=5.0)
+EACH_S = 120.0                         # to strike every kind once more: somebody may be hard to meet
 SHOWN = 20                             # findings that are told
 
 Say = Callable[[str], None]
 
 
-def run(seconds: float, seed: int, say: Say, *, strikes: bool = True, logs: str = "") -> dict[str, Any]:
+def run(seconds: float, seed: int, say: Say, *, strikes: bool = True, each: int = 1, logs: str = "") -> dict[str, Any]:
+    """Longer than `seconds` if need be, until every kind of process was struck `each` times."""
     began = time.monotonic()
     say(f"three brokers, three captures, Spark, a shop in PostgreSQL; seed {seed}")
     with proof_site(logs=logs) as site:
@@ -42,7 +44,7 @@ def run(seconds: float, seed: int, say: Say, *, strikes: bool = True, logs: str 
         site.wait_placed(CREATE_S)
         say(f"the changefeed works after {time.monotonic() - began:.1f} s")
         with Witness(site.url) as witness:
-            facts, upto = _live(site, seconds, seed, say, strikes=strikes)
+            facts, upto = _live(site, seconds, seed, say, each if strikes else 0)
             facts["delivered_s"] = round(site.wait_delivered(upto, DELIVER_S), 1)
             say(f"everything delivered {facts['delivered_s']:.1f} s after the last change")
             result = verdict(site, witness, upto, seed)
@@ -50,8 +52,8 @@ def run(seconds: float, seed: int, say: Say, *, strikes: bool = True, logs: str 
     return {"seed": seed, "seconds": seconds, **facts, **result, "took_s": round(time.monotonic() - began, 1)}
 
 
-def _live(site: ProofSite, seconds: float, seed: int, say: Say, *, strikes: bool) -> tuple[dict[str, Any], Lsn]:
-    """The shop writes and processes are hurt; then the end of what was written."""
+def _live(site: ProofSite, seconds: float, seed: int, say: Say, each: int) -> tuple[dict[str, Any], Lsn]:
+    """The shop writes and processes are hurt, unless `each` is 0; then the end of what was written."""
     began = time.monotonic()
 
     def timed(text: str) -> None:
@@ -59,9 +61,10 @@ def _live(site: ProofSite, seconds: float, seed: int, say: Say, *, strikes: bool
 
     with Writers(site.url, seed=seed, count=WRITERS, pause_s=PAUSE_S) as writers:
         nemesis = Strikes(site.victims, seed, TIMES, timed)
-        if strikes:
+        if each:
             with nemesis:
                 time.sleep(seconds)
+                nemesis.wait_for(each, EACH_S * each)
         else:
             time.sleep(seconds)
         written = writers.stop()

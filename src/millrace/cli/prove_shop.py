@@ -1,6 +1,6 @@
 """The shop of the proof: many tables of every kind, and their rows as debezium-json spells them.
 
-In: a database. Out: its tables, made empty; at the end all their rows, for the judge.
+In: a database. Out: its tables, some with rows; at the end all their rows, for the judge.
 """
 
 from __future__ import annotations
@@ -50,6 +50,23 @@ CREATE TABLE sales_north PARTITION OF sales FOR VALUES IN ('north');
 CREATE TABLE sales_south PARTITION OF sales FOR VALUES IN ('south');
 """
 
+# What is there before anybody reads: it comes by copies, and writers change it.
+ROWS = """
+INSERT INTO customers SELECT g, 'copied ' || g, NULL, '2020-01-01', g % 2 = 0 FROM generate_series(1, 100) g;
+INSERT INTO products SELECT g, 'copied', g / 100.0, ARRAY['c'], '\\x00ff', repeat(md5(g::text), 300)
+FROM generate_series(1, 100) g;
+INSERT INTO orders SELECT g * 3, g, 'copied', g, g / 7.0, '2020-01-01 00:00:00.5Z', '{"copied": true}'
+FROM generate_series(1, 100) g;
+INSERT INTO order_lines SELECT g, g % 5, g, 1 FROM generate_series(1, 100) g;
+INSERT INTO carts SELECT g, 'copied', repeat(md5(g::text), 300) FROM generate_series(1, 100) g;
+INSERT INTO stock SELECT g, 'code ' || g, 0 FROM generate_series(1, 100) g;
+INSERT INTO imports SELECT g, 0, 'copied' FROM generate_series(1, 2000) g;
+INSERT INTO sessions SELECT g, 'copied' FROM generate_series(1, 50) g;
+INSERT INTO campaigns SELECT g, 'copied', repeat(md5(g::text), 300) FROM generate_series(1, 100) g;
+INSERT INTO season_0 SELECT g, 'copied' FROM generate_series(1, 50) g;
+INSERT INTO sales SELECT g, (ARRAY['north', 'south'])[1 + g % 2], 'copied' FROM generate_series(1, 100) g;
+"""
+
 _NAMES = """
 SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname !~ '^(pg_|information_schema|millrace)'
@@ -63,12 +80,14 @@ WHERE a.attrelid = %s::text::regclass AND a.attnum > 0 AND NOT a.attisdropped OR
 def create_tables(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(TABLES)
+        db.execute(ROWS)
         for number in range(SMALL):
             db.execute(sql.SQL("CREATE TABLE {} (id int PRIMARY KEY, v text)").format(sql.Identifier(small(number))))
         for schema, table, key, value in HOSTILE:
             db.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
             db.execute(sql.SQL("CREATE TABLE {} ({} int PRIMARY KEY, {} text)").format(
                 sql.Identifier(schema, table), sql.Identifier(key), sql.Identifier(value)))
+            db.execute(sql.SQL("INSERT INTO {} VALUES (1, 'copied'), (2, NULL)").format(sql.Identifier(schema, table)))
 
 
 def small(number: int) -> str:

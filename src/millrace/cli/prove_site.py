@@ -70,7 +70,7 @@ class ProofSite:
     # -- begin -----------------------------------------------------------------------------------------------------
 
     def create(self, timeout_s: float) -> None:
-        """Source and changefeed over empty tables, so that a witness can be called before the first row."""
+        """Source and changefeed, while nobody writes: a witness can be called before the first change."""
         self.cluster.ask("POST", "/api/v2/sources", {
             "name": SOURCE, "url": self.server.reference_url(DATABASE), "tables": ["*.*"], "partitions": 2,
             "carry_whole": [WITHOUT_KEY]}, kind="capture")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -71,6 +72,13 @@ class Strikes:
         self._thread.join()
         if self._error is not None and kind is None:
             raise self._error
+
+    def wait_for(self, each: int, timeout_s: float) -> None:
+        """Until every kind was struck so often, or for so long."""
+        deadline = time.monotonic() + timeout_s
+        while self._thread.is_alive() and time.monotonic() < deadline and any(
+                sum(hows.values()) < each for hows in self.by_kind().values()):
+            time.sleep(LOOK_AGAIN_S)
 
     def by_kind(self) -> dict[Kind, dict[How, int]]:
         return {kind: {"kill": self.count[Stroke(kind, "kill")], "pause": self.count[Stroke(kind, "pause")]}

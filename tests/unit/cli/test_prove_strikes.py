@@ -6,10 +6,10 @@ import os
 import random
 import signal
 import subprocess
-import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 
 import pytest
@@ -24,7 +24,7 @@ QUICK = Times(between_s=(0.0, 0.01), pause_s=(0.05, 0.1), wait_s=0.4)
 
 @contextmanager
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    process = subprocess.Popen(["sleep", "60"])
     try:
         yield process
     finally:
@@ -67,6 +67,21 @@ def test_A5_nobody_stays_paused_when_the_strikes_are_over() -> None:
             wait_for(lambda: state_of(process.pid) == "T", "paused")
         assert strikes.count.total() == 1
         assert state_of(process.pid) != "T"
+
+
+def test_A5_strikes_go_on_until_every_kind_was_struck() -> None:
+    with ExitStack() as stack:
+        pool = [stack.enter_context(sleeper()) for _ in range(2 * len(KINDS))]
+
+        def victims(_: Kind) -> list[int]:
+            return [process.pid for process in pool if process.poll() is None]
+
+        with Strikes(victims, 1, QUICK, lambda _: None) as strikes:
+            strikes.wait_for(1, 30.0)
+            assert all(sum(hows.values()) >= 1 for hows in strikes.by_kind().values())
+            began = time.monotonic()
+            strikes.wait_for(1_000, 0.1)
+            assert time.monotonic() - began < 30.0, "nobody waits for ever"
 
 
 def test_A5_a_cluster_that_does_not_answer_has_no_victims_for_now() -> None:
