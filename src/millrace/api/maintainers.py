@@ -199,6 +199,7 @@ def _table(machine: Maintainer, table: TableId, spans: list[SpanState]) -> dict[
         "oid": table.oid,
         "checkpoint": None if None in positions or not positions else _lsn(min(p for p in positions if p is not None)),
         "isolated": table in _isolated(machine),
+        "copying": any(machine.progress.owes(part) for span in spans for part in span.span.parts),
         "error": error_view(error) if error is not None else None,
         "dispatchers": [{
             "span": span.id,

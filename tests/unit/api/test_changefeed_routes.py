@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from millrace.model.progress import CopyStarted
 from support_faces import ITEMS, ORDERS, Faces, run
 
 PATH = "/api/v2/changefeeds"
@@ -65,8 +66,8 @@ def test_C9_tables_operators_and_blockers_come_from_the_maintainer(tmp_path: Pat
         for client in w.http:
             tables = (await client.get(f"{PATH}/orders/tables")).json()
             assert (tables["total"], tables["why"]) == (2, "")
-            assert [(t["table"], t["oid"], t["checkpoint"], t["isolated"]) for t in tables["items"]] == [
-                (ORDERS.full_name, 1, "0/3E8", False), (ITEMS.full_name, 2, "0/3E8", False)]
+            assert [(t["table"], t["oid"], t["checkpoint"], t["isolated"], t["copying"]) for t in tables["items"]] == [
+                (ORDERS.full_name, 1, "0/3E8", False, False), (ITEMS.full_name, 2, "0/3E8", False, False)]
             assert [d["partitions"] for t in tables["items"] for d in t["dispatchers"]] == [[0], [0, 1]]
             assert {d["state"] for t in tables["items"] for d in t["dispatchers"]} == {"working"}
             assert (await client.get(f"{PATH}/orders/operators")).json()["why"] == ""
@@ -79,6 +80,9 @@ def test_C9_tables_operators_and_blockers_come_from_the_maintainer(tmp_path: Pat
         found = (await w.http[0].get(f"{PATH}/orders")).json()
         assert (found["resolved"], found["oldest_blocker"]["what"]) == ("0/7D0", "checkpoint")
         assert int(found["lag_bytes"]) > 0
+        await w.log.tell(CopyStarted(1, 1, 2, "__millrace.shop.copy.1", 1, 1200, "snapshot"))
+        copied = await w.eventually(f"{PATH}/orders/tables", lambda body: any(t["copying"] for t in body["items"]), 1)
+        assert [t["oid"] for t in copied["items"] if t["copying"]] == [2]
 
     run(tmp_path, story)
 

@@ -75,7 +75,8 @@ def _positions(m: Maintainer) -> list[Blocker]:
         return [Blocker("checkpoint", owner, f"{what} not read yet", m.begun)]
     if holder is None:
         return []
-    reason = f"partition {holder.table.oid}/{holder.partition} is behind"
+    why = "is not copied: rows of its table's first copy are missing" if m.progress.owes(holder) else "is behind"
+    reason = f"partition {holder.table.oid}/{holder.partition} {why}"
     return [Blocker("checkpoint", owner, reason, m.checkpoint_since)]
 
 

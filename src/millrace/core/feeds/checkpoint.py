@@ -89,6 +89,11 @@ class Progress:
             return None
         return self._behind.get(part, self.resolved)
 
+    def owes(self, part: TablePartition) -> bool:
+        """Rows of its table's first copy are missing."""
+        committed = self.committed.get(part)
+        return committed is not None and committed.owes is not None
+
     def lowest(self, counts: Callable[[TableId], bool]) -> tuple[Lsn | None, TablePartition | None]:
         """Done up to here, and the partition that holds it back (None: none is behind the last mark)."""
         for part in self._unknown:

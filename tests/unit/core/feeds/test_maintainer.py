@@ -301,6 +301,8 @@ def test_C6_the_checkpoint_follows_positions_marks_and_changes(cluster: Cluster)
     cluster.settle(4)
     assert cluster.m.state.checkpoint == 61
     assert [b.reason for b in cluster.m.blockers() if b.what == "checkpoint"] == ["partition 2/0 is behind"]
+    cluster.m.on_positions({PARTS[2]: Committed(4, 80, owes=61)})
+    assert ["is not copied" in b.reason for b in cluster.m.blockers() if b.what == "checkpoint"] == [True]
     cluster.m.on_change(SchemaChange(0, 71, "alter", (T,)))
     cluster.m.on_positions({PARTS[2]: Committed(4, 80)})
     cluster.settle(4)
