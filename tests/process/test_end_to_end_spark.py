@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from millrace.cli.client import path_to
 from millrace.cli.prove_run import CREATE_S, DELIVER_S, verdict
-from millrace.cli.prove_site import ProofSite, proof_site
+from millrace.cli.prove_site import FEED, ProofSite, proof_site
 from millrace.cli.prove_witness import Witness, last_lsn
 from millrace.cli.prove_writers import Writers
 from millrace.pipeline.server import remote
@@ -23,6 +24,11 @@ READ_S = 60.0
 
 def goes_on_reading(site: ProofSite) -> None:
     site.wait_read(last_lsn(site.url), READ_S)
+
+
+def waits_for_spark(site: ProofSite) -> bool:
+    found = site.cluster.ask("GET", f"{path_to('changefeeds', FEED)}/blockers", kind="capture")
+    return any(one["owner"] == "Spark" for one in found["items"])
 
 
 def finish(site: ProofSite, witness: Witness, writers: Writers) -> None:
@@ -44,7 +50,7 @@ def test_P8_spark_absent_at_start_and_killed_for_a_minute(tmp_path: Path) -> Non
             site.create(CREATE_S)
             with Witness(site.url) as witness, Writers(site.url, seed=1, count=1, pause_s=0.05) as writers:
                 goes_on_reading(site)
-                wait_for(lambda: "Spark" in str(site.changefeed()), "somebody says that there is no Spark", 60.0)
+                wait_for(lambda: waits_for_spark(site), "somebody says that there is no Spark [C9]", 60.0)
                 spark.start()
                 site.wait_delivered(last_lsn(site.url), DELIVER_S)
                 spark.kill()
