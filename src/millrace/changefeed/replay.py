@@ -27,14 +27,13 @@ from millrace.changefeed.feeds.coordinator_host import CoordinatorHost
 from millrace.changefeed.feeds.history import FeedHistory
 from millrace.changefeed.homes.targets import Targets
 from millrace.changefeed.quarantine import Quarantine, Standing
-from millrace.core.feeds.choice import Rules
 from millrace.core.feeds.feeds import FeedsDecision, FeedsState
 from millrace.core.sources.registry import table_topic
 from millrace.errors import InvalidRequest, MessageTooLarge, Refused, RowOutdated, RowRefused
 from millrace.log.client import LogClient
 from millrace.log.client.metadata import TopicInfo
 from millrace.log.client.positions import PositionClient
-from millrace.model.changefeeds import ChangefeedSpec, EpochsTaken, TableSettings
+from millrace.model.changefeeds import ChangefeedSpec, EpochsTaken
 from millrace.model.positions import Point, PositionKey, StoredPosition
 from millrace.model.quarantine import Settled
 from millrace.model.spans import Place
@@ -45,7 +44,7 @@ from millrace.sink.kafka.encode import Encoder, Rows, Target
 from millrace.sink.kafka.formats import Format, Origin
 from millrace.sink.kafka.headers import Provenance, written
 from millrace.sink.kafka.images import Images
-from millrace.sink.routes import Routed, routes
+from millrace.sink.routes import Router
 from millrace.wire.batches_out import OutBatch, sealed
 from millrace.wire.pg.types import arrow_schema
 
@@ -84,13 +83,15 @@ class Replay:
     ) -> None:
         self._client, self._spec, self._row, self._schemas, self._epoch = client, spec, row, schemas, epoch
         self._table = schemas[row.row.schema_id]
-        self._targets, self._settings = Targets(client, spec), _settings(spec, self._table)
+        self._targets = Targets(client, spec)
+        self._router = Router(spec.source, self._targets.sink, spec.settings)
         self._origin = Origin(spec.source, database)
         self._source = row.written.provenance
         self._point = row.written.point
 
     async def run(self, *, wall_ms: int) -> At:
-        if self._settings is not None and (self._settings.filter or self._settings.projection):
+        said = self._router.said(self._table).settings
+        if said.filter or said.projection:
             raise InvalidRequest(f"{self._table.full_name} has a filter or a projection: its rows are not replayed yet")
         info = await self._client.topic(self._targets.topic_of(self._table))
         key = PositionKey(self._spec.id, UUID(bytes=self._source.topic_id), self._source.partition)
@@ -152,9 +153,8 @@ class Replay:
 
     def _encoded(self, partitions: int, writer_id: int) -> OutBatch:
         sink, table = self._targets.sink, self._table
-        settings = self._settings or TableSettings(tables="*.*")
-        routing = routes(self._spec.source, sink, [Routed(table, settings)])[table.oid].routing
-        target = Target(partitions, message_bytes_max=sink.message_bytes, codec=sink.compression, routing=routing)
+        target = Target(partitions, message_bytes_max=sink.message_bytes, codec=sink.compression,
+                        routing=self._router.routing(table))
         provenance = self._source._replace(writer_id=writer_id, epoch=self._epoch)
         encoded = Encoder(table, self._form(table), target).encode(
             self._rows(), Provenance(*provenance), now_us=time.time_ns() // 1000)
@@ -182,11 +182,6 @@ class Replay:
         finally:
             once.close()
         return At(info.name, batch.partition, offset)
-
-
-def _settings(spec: ChangefeedSpec, table: TableSchema) -> TableSettings | None:
-    entry = Rules(spec).entry(table.schema, table.name)
-    return spec.settings[entry] if entry is not None else None
 
 
 def _key_names(table: TableSchema) -> list[str]:

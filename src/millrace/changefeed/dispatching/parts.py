@@ -24,7 +24,7 @@ from millrace.core.delivery.merging import CopyGoal, Stands
 from millrace.core.delivery.source_marks import Goal, Look, next_step
 from millrace.core.delivery.takeover import Takeover
 from millrace.core.delivery.taking import State
-from millrace.errors import CopyNotReadable, PositionExists, PositionMissing
+from millrace.errors import PositionExists, PositionMissing, TableRefused
 from millrace.log.client import LogClient
 from millrace.log.client.positions import PositionClient
 from millrace.model.positions import Point, PositionKey, StoredPosition
@@ -155,7 +155,7 @@ class StreamPart(Part):
 
     # -- goals ---------------------------------------------------------------------------------------------------------
     def goal(self, passed: int) -> tuple[Part, Goal | CopyGoal] | Look | None:
-        """None: nothing to do. All parts are ready. CopyNotReadable: rows of a copy that cannot be put."""
+        """None: nothing to do. All parts are ready. TableRefused: rows of a copy that cannot be put."""
         progress, part = self.around.progress, self.table_partition
         for number, copy in list(self.copies.items()):
             if copy.book.is_done(part.partition, copy.at):
@@ -179,6 +179,6 @@ class StreamPart(Part):
         for portion, _ in goal.pieces:
             table = schemas.get(portion.schema_id)
             if table is not None and not table.keys and portion.high is not None:
-                raise CopyNotReadable(
+                raise TableRefused(
                     f"{table.full_name} has no key and was copied (copy {goal.copy}) while it changed: rows of the copy"
                     f" cannot be told from those before it")

@@ -20,4 +20,5 @@ def broke(error: Exception) -> str | None:
     if not isinstance(error, _ROWS):
         return None
     found = _SAID.search(str(error))
-    return " ".join(found[2].split()) if found is not None else str(error).strip().split("\n")[0]
+    said = " ".join(found[2].split()) if found is not None else str(error).strip().split("\n")[0]
+    return said.partition(" If necessary set ")[0]           # settings of Spark are not the user's to change here
