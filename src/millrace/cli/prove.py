@@ -9,7 +9,7 @@ from millrace.cli.exits import FAILED, USAGE, CommandFailed
 from millrace.cli.output import console
 
 
-def prove(*, seconds: float = 60.0, seed: int | None = None, strikes: bool = True, each: int = 1,
+def prove(*, seconds: float = 60.0, seed: int | None = None, strikes: bool = True, each: int = 0,
           logs: str = "", json: bool = False) -> None:
     """Run a changefeed over a live shop database on a cluster of its own, kill and pause whatever does the work again
     and again, and judge every message: nothing lost, nothing twice, each key in order, each schema change once and in
@@ -24,14 +24,14 @@ def prove(*, seconds: float = 60.0, seed: int | None = None, strikes: bool = Tru
     strikes
         Hurt processes; without it the shop only writes.
     each
-        Go on until every kind of process was hurt so often.
+        Go on, if need be longer, until every kind of process was hurt so often.
     logs
         Directory to which the logs of all processes are copied.
     json
         Print the result as JSON, and nothing else.
     """
-    if seconds <= 0 or each < 1:
-        raise CommandFailed(f"--seconds {seconds:g} --each {each}: give more than 0", USAGE)
+    if seconds <= 0 or each < 0:
+        raise CommandFailed(f"--seconds {seconds:g} --each {each}: give more than 0 seconds, and 0 or more", USAGE)
     from millrace.cli.prove_run import run  # Arrow and drivers: other commands start faster without them
 
     chosen = random.SystemRandom().randrange(1 << 16) if seed is None else seed

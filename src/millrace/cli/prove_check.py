@@ -5,7 +5,8 @@
     rows of the database at the end ───────────┴─▶ the same rows, rebuilt from messages only
 
 In: values. Out: findings; none: nothing lost, nothing twice, each key's changes in order, each schema change once and
-in its place. `prove_plants` shows that each kind of harm is found.
+in its place. Values are judged by the rows at the end: of a change that a later one replaced op, key, columns and order
+are. `prove_plants` shows that each kind of harm is found.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ says nothing of them has proved nothing.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from millrace.cli.prove_check import Harm
-from millrace.cli.prove_messages import ALTER, UPDATE, Seen, Told, Where
+from millrace.cli.prove_messages import ALTER, UPDATE, Name, Seen, Told, Where
 
 Place = tuple[Where, int]              # partition, index in it
 
@@ -24,11 +25,11 @@ class Plant(NamedTuple):
     told: Told | None
 
 
-def plants(told: Told, rng: random.Random) -> Iterator[Plant]:
-    """One of each kind. What is moved or doubled is chosen by chance."""
+def plants(told: Told, tables: Collection[Name], rng: random.Random) -> Iterator[Plant]:
+    """One of each kind. What is moved or doubled is chosen by chance. `tables`: those there are at the end."""
     makers: tuple[tuple[str, Harm, Callable[[Told, random.Random], Told | None]], ...] = (
         ("a message lost", "lost", _lost), ("a message twice", "doubled", _doubled),
-        ("two messages of a key swapped", "order", _swapped), ("a value changed", "rows", _changed),
+        ("two messages of a key swapped", "order", _swapped), ("a value changed", "rows", partial(_changed, tables)),
         ("a schema change lost", "lost", _schema_lost), ("a schema change twice", "doubled", _schema_doubled),
         ("a schema change misplaced", "schema", _schema_misplaced))
     return (Plant(name, harm, make(told, rng)) for name, harm, make in makers)
@@ -60,14 +61,17 @@ def _swapped(told: Told, rng: random.Random) -> Told | None:
     return {**told, where: messages}
 
 
-def _changed(told: Told, rng: random.Random) -> Told | None:
-    """In the last message of a key, so that nothing makes good for it."""
+def _changed(tables: Collection[Name], told: Told, rng: random.Random) -> Told | None:
+    """Values are judged by the rows at the end. So in the last message of a key, and of a table that was not emptied
+    later and still has the name by which the message calls it: nothing makes good for it."""
     last: dict[tuple[str, bytes | None], Place] = {}
+    emptied = {seen.table for _, seen in _all(told) if seen.kind == "truncate"}
     for place, seen in _all(told):
         if seen.kind == "row":
             last[seen.topic, seen.key] = place
-    found = _one([(where, at) for (_, key), (where, at) in last.items()
-                  if key is not None and _is_changeable(told[where][at])], rng)
+    found = _one([(where, at) for (_, key), (where, at) in last.items() if key is not None
+                  and _is_changeable(seen := told[where][at]) and seen.table in tables and seen.table not in emptied],
+                 rng)
     if found is None:
         return None
     where, at = found

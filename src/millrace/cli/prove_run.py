@@ -35,7 +35,7 @@ SHOWN = 20                             # findings that are told
 Say = Callable[[str], None]
 
 
-def run(seconds: float, seed: int, say: Say, *, strikes: bool = True, each: int = 1, logs: str = "") -> dict[str, Any]:
+def run(seconds: float, seed: int, say: Say, *, strikes: bool = True, each: int = 0, logs: str = "") -> dict[str, Any]:
     """Longer than `seconds` if need be, until every kind of process was struck `each` times."""
     began = time.monotonic()
     say(f"three brokers, three captures, Spark, a shop in PostgreSQL; seed {seed}")
@@ -44,7 +44,7 @@ def run(seconds: float, seed: int, say: Say, *, strikes: bool = True, each: int 
         site.wait_placed(CREATE_S)
         say(f"the changefeed works after {time.monotonic() - began:.1f} s")
         with Witness(site.url) as witness:
-            facts, upto = _live(site, seconds, seed, say, each if strikes else 0)
+            facts, upto = _live(site, seconds, seed, say, each if strikes else None)
             facts["delivered_s"] = round(site.wait_delivered(upto, DELIVER_S), 1)
             say(f"everything delivered {facts['delivered_s']:.1f} s after the last change")
             result = verdict(site, witness, upto, seed)
@@ -52,8 +52,8 @@ def run(seconds: float, seed: int, say: Say, *, strikes: bool = True, each: int 
     return {"seed": seed, "seconds": seconds, **facts, **result, "took_s": round(time.monotonic() - began, 1)}
 
 
-def _live(site: ProofSite, seconds: float, seed: int, say: Say, each: int) -> tuple[dict[str, Any], Lsn]:
-    """The shop writes and processes are hurt, unless `each` is 0; then the end of what was written."""
+def _live(site: ProofSite, seconds: float, seed: int, say: Say, each: int | None) -> tuple[dict[str, Any], Lsn]:
+    """The shop writes and processes are hurt, unless `each` is None; then the end of what was written."""
     began = time.monotonic()
 
     def timed(text: str) -> None:
@@ -61,7 +61,7 @@ def _live(site: ProofSite, seconds: float, seed: int, say: Say, each: int) -> tu
 
     with Writers(site.url, seed=seed, count=WRITERS, pause_s=PAUSE_S) as writers:
         nemesis = Strikes(site.victims, seed, TIMES, timed)
-        if each:
+        if each is not None:
             with nemesis:
                 time.sleep(seconds)
                 nemesis.wait_for(each, EACH_S * each)
@@ -84,7 +84,7 @@ def judge(messages: Told, history: list[Happened], rows: Rows, seed: int) -> dic
     """The verdict, and whether flaws planted in the same messages are found."""
     findings = check(messages, history, rows)
     planted: dict[str, bool | None] = {}
-    for plant in plants(messages, random.Random(seed)) if not findings else ():
+    for plant in plants(messages, rows.keys(), random.Random(seed)) if not findings else ():
         found = None if plant.told is None else check(plant.told, history, rows)
         planted[plant.name] = None if found is None else any(one.harm == plant.harm for one in found)
     return {"changes": len(history), "messages": dict(counts(messages)), "tables": len(rows),

@@ -134,7 +134,7 @@ def test_A5_a_run_that_went_well_has_no_findings() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_A5_every_planted_flaw_is_found(seed: int) -> None:
     run = a_run()
-    found = list(plants(run.told, random.Random(seed)))
+    found = list(plants(run.told, [NAME], random.Random(seed)))
     assert len(found) == 7
     for plant in found:
         assert plant.told is not None, plant.name
@@ -142,10 +142,20 @@ def test_A5_every_planted_flaw_is_found(seed: int) -> None:
     assert run.check() == [], "planting leaves the messages alone"
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_A5_a_value_is_planted_only_where_the_rows_at_the_end_show_it(seed: int) -> None:
+    run = a_run()
+    run.truncate()
+    assert [plant.told for plant in plants(run.told, [NAME], random.Random(seed)) if plant.harm == "rows"] == [None]
+    renamed = a_run()
+    elsewhere = plants(renamed.told, [("public", "renamed")], random.Random(seed))
+    assert [plant.told for plant in elsewhere if plant.harm == "rows"] == [None]
+
+
 def test_A5_a_run_without_schema_changes_has_none_to_plant() -> None:
     run = Run()
     run.row("c", 1)
-    absent = [plant.name for plant in plants(run.told, random.Random(1)) if plant.told is None]
+    absent = [plant.name for plant in plants(run.told, [NAME], random.Random(1)) if plant.told is None]
     assert absent == ["a message lost", "two messages of a key swapped", "a schema change lost",
                       "a schema change twice", "a schema change misplaced"]
 
