@@ -31,6 +31,8 @@ from millrace_sim.takeover.log import Row
 if TYPE_CHECKING:
     from millrace_sim.takeover.world import World
 
+REFRESH_S = 60.0         # a run is minutes long: idle dispatchers must come to move their ends many times in it
+
 
 class Span:
     def __init__(self, number: int, parts: Sequence[int]) -> None:
@@ -47,7 +49,7 @@ class Dispatcher:
         self.created = False
         self.job = 0
         self.asked: set[tuple[int, Ask]] = set()
-        self.machines = {p: Takeover(world.key(p), epoch, world.off) for p in span.parts}
+        self.machines = {p: Takeover(world.key(p), epoch, world.off, refresh_s=REFRESH_S) for p in span.parts}
 
     @property
     def is_gone(self) -> bool:

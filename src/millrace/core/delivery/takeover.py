@@ -39,12 +39,14 @@ FLAWS = {
 
 
 class Takeover(Taking):
-    __slots__ = ("_plan", "_sequences", "_stopping", "_stored_at", "_targets_grew")
+    __slots__ = ("_plan", "_refresh_s", "_sequences", "_stopping", "_stored_at", "_targets_grew")
 
     def __init__(
-        self, key: PositionKey, epoch: int, flaws: frozenset[str] = NO_FLAWS, *, accept_gap: bool = False
+        self, key: PositionKey, epoch: int, flaws: frozenset[str] = NO_FLAWS, *, accept_gap: bool = False,
+        refresh_s: float | None = None,
     ) -> None:
         super().__init__(key, epoch, flaws, accept_gap=accept_gap)
+        self._refresh_s = ENDS_REFRESH_S if refresh_s is None else refresh_s
         self._stopping = self._targets_grew = False
         self._sequences: dict[TopicPartition, int] = {}
         self._plan: WritePlan | None = None
@@ -122,7 +124,7 @@ class Takeover(Taking):
     # -- while idle ----------------------------------------------------------------------------------------------------
     def refresh_due(self, now: float) -> bool:
         """Ask for high watermarks now: stored ends are floors, and an idle dispatcher must not pin its targets."""
-        return self.state is State.READY and self._may_refresh() and now - self._stored_at >= ENDS_REFRESH_S
+        return self.state is State.READY and self._may_refresh() and now - self._stored_at >= self._refresh_s
 
     def refresh(self, now: float, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """No round is under way and nothing stands ahead: every own row is behind the position."""
