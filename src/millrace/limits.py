@@ -147,7 +147,7 @@ SPARK_DAEMON_IDLE_S = 3600.0       # a parent of Python workers that had none fo
 
 # -- writing to Kafka topics ---------------------------------------------------------------------------------------
 ENDS_REFRESH_S = 600.0             # an idle dispatcher moves its stored ends this often: they hold back retention,
-                                   # which counts in hours; of 1,000 tables, every 60 s took a tenth of a core
+                                   # which counts in hours; with 1,000 tables every 60 s would be 17 looks a second
 WRITE_WINDOW = 16                  # batches of one source partition without an answer, in all targets together
 
 # -- the Spark data source -------------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ from millrace.changefeed.feeds.coordinator_host import CoordinatorHost
 from millrace.changefeed.feeds.history import FeedHistory
 from millrace.changefeed.homes.targets import Targets
 from millrace.changefeed.quarantine import Quarantine, Standing
-from millrace.core.feeds.feeds import FeedsDecision, FeedsState
 from millrace.core.sources.registry import table_topic
 from millrace.errors import InvalidRequest, MessageTooLarge, Refused, RowOutdated, RowRefused
 from millrace.log.client import LogClient
@@ -36,7 +35,6 @@ from millrace.log.client.positions import PositionClient
 from millrace.model.changefeeds import ChangefeedSpec, EpochsTaken
 from millrace.model.positions import Point, PositionKey, StoredPosition
 from millrace.model.quarantine import Settled
-from millrace.model.spans import Place
 from millrace.model.tables import TableSchema
 from millrace.pipeline.kafka.reading import Range, groups
 from millrace.sink.kafka.choice import format_of
@@ -58,16 +56,8 @@ class At(NamedTuple):
 async def fresh_epoch(feeds: FeedCapture, host: CoordinatorHost, feed: str) -> int:
     """Above every one that was given out; the changefeed does not run, and whoever still works for it is overtaken."""
     around = feeds.around
-
-    def decide(state: FeedsState) -> FeedsDecision[Place]:
-        entry = state.entry(feed)
-        if entry.runs:
-            raise Refused(f"changefeed {feed!r} runs; pause it, replay, resume it: order is kept that way")
-        if entry.removing:
-            raise InvalidRequest(f"changefeed {feed!r} is being removed")
-        return state.place(feed, capture=around.capture, incarnation=around.incarnation)
-
-    place = await host.submit(decide)
+    place = await host.submit(
+        lambda state: state.place_at_rest(feed, capture=around.capture, incarnation=around.incarnation))
     history = await FeedHistory.take(around.store, feed, around.me, place.epoch)
     last = EpochsTaken(history.state.epoch + 1)
     await history.append([last])                         # durable before anything carries it [V9]

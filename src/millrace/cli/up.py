@@ -80,8 +80,7 @@ def up(
     dir
         Directory of the cluster: configuration, data, logs, state.
     http_port
-        First HTTP port of captures, at first 8300; brokers count from 100 above it, links between captures take free
-        ports from 300 above it.
+        First HTTP port of captures, at first 8300; brokers count from 100, links between captures from 300 above it.
     kafka_port
         First Kafka port, at first 9092; links between brokers count from 100 above it.
     store

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.model.tables import TableSchema
+from millrace.model.progress import Change, decode_progress
+from millrace.model.tables import Lsn, TableSchema
+from millrace.wire.changes import BatchHeader, BatchKind, decode_rows
 from millrace.wire.pg.odd import odd_rows
 from millrace.wire.pg.types import AFTER, BEFORE, DELETE
 
 Key = tuple[Any, ...]
+
+
+def changed_keys(
+    header: BatchHeader, value: bytes, schemas: Mapping[UUID, TableSchema], *, generation: int, low: Lsn
+) -> list[Key] | None:
+    """Keys that a record of the table changed behind a chunk's low mark; None: it truncated the table."""
+    if header.generation != generation or header.last_lsn <= low:
+        return []
+    if header.kind == BatchKind.MARKER:
+        change = decode_progress(value)
+        return None if isinstance(change, Change) and change.kind == "truncate" else []
+    batch = decode_rows(header, value, schemas)
+    later = np.flatnonzero(np.asarray(batch.column("commit_lsn")) > low)
+    return keys_of(batch, schemas[UUID(bytes=header.schema_id)], later, before=header.before)
 
 
 def keys_of(batch: pa.RecordBatch, table: TableSchema, rows: Iterable[int], *, before: bool = False) -> list[Key]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from millrace import limits
 from millrace.core.feeds.choice import Rules
 from millrace.core.feeds.drafts import read_settings
-from millrace.errors import ChangefeedExists, InvalidRequest, UnknownChangefeed
+from millrace.errors import ChangefeedExists, InvalidRequest, Refused, UnknownChangefeed
 from millrace.model.changefeeds import (
     ChangefeedChanged,
     ChangefeedCreated,
@@ -170,6 +170,12 @@ class FeedsState:
         self.entry(feed)
         place = Place(capture, incarnation, self.epoch_floor + 1)
         return FeedsDecision((MaintainerPlaced(feed, place),), place)
+
+    def place_at_rest(self, feed: str, *, capture: CaptureId, incarnation: int) -> FeedsDecision[Place]:
+        """An epoch for work beside dispatchers: only while none of them may run, so that order is kept [P9]."""
+        if self._staying(feed).runs:
+            raise Refused(f"changefeed {feed!r} runs; pause it, replay, resume it: order is kept that way")
+        return self.place(feed, capture=capture, incarnation=incarnation)
 
     def _staying(self, feed: str) -> FeedEntry:
         entry = self.entry(feed)

@@ -26,7 +26,7 @@ from millrace.pipeline.datasource.columns import Layout
 from millrace.pipeline.datasource.options import OnTruncate, Options
 from millrace.pipeline.datasource.rows import Origin, check_readable, row_batch, truncate_batch
 from millrace.pipeline.datasource.work import Piece, Span, Work
-from millrace.pipeline.keys import Key, keys_of, rows_of_keys
+from millrace.pipeline.keys import Key, changed_keys, rows_of_keys
 from millrace.wire.changes import Assembler, BatchHeader, BatchKind, decode_rows, header_of
 from millrace.wire.records import Record
 
@@ -211,17 +211,10 @@ def _changed(client: PlainClient, piece: Piece, span: Span, schemas: Schemas, *,
     """Keys that changed after the chunk's low mark, as far as the query has come; None: the table was truncated."""
     keys: set[Key] = set()
     for found in joined(client, span, fail=fail):
-        header = found.header
-        if header.generation != piece.generation or header.last_lsn <= piece.low:
-            continue
-        if header.kind == BatchKind.MARKER:
-            change = decode_progress(found.value)
-            if isinstance(change, Change) and change.kind == "truncate":
-                return None
-            continue
-        batch = decode_rows(header, found.value, schemas)
-        later = np.flatnonzero(np.asarray(batch.column("commit_lsn")) > piece.low)
-        keys.update(keys_of(batch, _schema(schemas, header), later, before=header.before))
+        some = changed_keys(found.header, found.value, schemas, generation=piece.generation, low=piece.low)
+        if some is None:
+            return None
+        keys.update(some)
     return keys
 
 

@@ -21,13 +21,12 @@ from millrace import limits
 from millrace.core.sources.reader import SEQ_MAX
 from millrace.log.client import LogClient
 from millrace.model.positions import Point
-from millrace.model.progress import Change, decode_progress
 from millrace.model.rounds import CopyPiece
 from millrace.model.tables import TableSchema
 from millrace.pipeline.kafka.reading import WAIT_S, Group, Range, joined, kept
-from millrace.pipeline.keys import Key, keys_of, rows_of_keys
+from millrace.pipeline.keys import Key, changed_keys, rows_of_keys
 from millrace.sink.kafka.encode import Rows
-from millrace.wire.changes import Assembler, BatchHeader, BatchKind, decode_rows, header_of
+from millrace.wire.changes import Assembler, BatchHeader, decode_rows, header_of
 from millrace.wire.fragments import Ints
 
 ATTEMPT_HEADER = "c"
@@ -61,17 +60,10 @@ async def _changed(client: LogClient, changes: Range, piece: CopyPiece, schemas:
     """None: the table was truncated, nothing of the chunk stands."""
     keys: set[Key] = set()
     async for found in joined(client, changes):
-        header = found.header
-        if header.generation != piece.generation or header.last_lsn <= piece.low:
-            continue
-        if header.kind == BatchKind.MARKER:
-            change = decode_progress(found.value)
-            if isinstance(change, Change) and change.kind == "truncate":
-                return None
-            continue
-        batch = decode_rows(header, found.value, schemas)
-        later = np.flatnonzero(np.asarray(batch.column("commit_lsn")) > piece.low)
-        keys.update(keys_of(batch, schemas[UUID(bytes=header.schema_id)], later, before=header.before))
+        some = changed_keys(found.header, found.value, schemas, generation=piece.generation, low=piece.low)
+        if some is None:
+            return None
+        keys.update(some)
     return keys
 
 

@@ -4,7 +4,14 @@ import msgspec
 import pytest
 
 from millrace.core.feeds.feeds import FeedsDecision, FeedsState, office
-from millrace.errors import ChangefeedExists, InvalidExpression, InvalidRequest, InvalidTableRule, UnknownChangefeed
+from millrace.errors import (
+    ChangefeedExists,
+    InvalidExpression,
+    InvalidRequest,
+    InvalidTableRule,
+    Refused,
+    UnknownChangefeed,
+)
 from millrace.model.changefeeds import ChangefeedSpec, FeedError, TableSettings
 from millrace.model.sources import SourceRemoved
 
@@ -51,6 +58,21 @@ def test_C8_a_failed_changefeed_stays_failed_until_somebody_resumes_it() -> None
     assert do(state, state.fail("orders", error)) == 0
     do(state, state.resume("orders"))
     assert state.entry("orders").state == "normal"
+
+
+def test_P9_work_beside_dispatchers_needs_a_changefeed_at_rest() -> None:
+    state = made()
+    do(state, state.place("orders", capture=1, incarnation=1))
+    with pytest.raises(Refused, match="pause it"):
+        state.place_at_rest("orders", capture=2, incarnation=1)
+    do(state, state.pause("orders"))
+    before = state.epoch_floor
+    decision = state.place_at_rest("orders", capture=2, incarnation=1)
+    do(state, decision)
+    assert decision.reply.epoch > before
+    do(state, state.remove("orders"))
+    with pytest.raises(InvalidRequest, match="being removed"):
+        state.place_at_rest("orders", capture=2, incarnation=1)
 
 
 def test_C1_created_paused_it_does_not_run() -> None:
