@@ -178,7 +178,7 @@ class Bench:
             now, total = time.monotonic(), _total(client, topic)
             if total != high:
                 seen.first, seen.last, high = seen.first or now, now, total
-            elif now - asked > 1.0:                      # it stands still: at the end, or only for a moment
+            elif now - max(asked, seen.last) > 1.0:      # it stands still: at the end, or only for a moment
                 asked = now
                 found = json.loads(run_millrace("changefeed", "get", feed, "-o", "json", "--dir", self.site.dir))
                 if found["checkpoint"] and parse_lsn(found["checkpoint"]) >= end - 1 and _total(client, topic) == high:

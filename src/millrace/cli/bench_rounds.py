@@ -29,7 +29,7 @@ from millrace.pipeline import server
 from millrace.pipeline.rounds import Returned, Runner
 from millrace.pipeline.session import Place, Session
 
-WARM, COUNT, TASKS = 15, 40, 2
+WARM_FIRST, WARM, COUNT, TASKS = 60, 15, 40, 2
 START_S = 180.0                    # a JVM on a busy machine
 TOPIC = UUID(int=7)
 MOVER = "millrace.cli.bench_rounds:Idle"
@@ -74,6 +74,8 @@ def measure() -> list[RoundCost]:
 async def costs(session: Session, count: int = COUNT) -> list[RoundCost]:
     runner = Runner(session)
     try:
+        for _ in range(WARM_FIRST):                      # whatever is measured first would pay for the compiler
+            await _round(runner, Rounds(TASKS), min(PROTOTYPE))
         return [await _cost(runner, dispatchers, count) for dispatchers in PROTOTYPE]
     finally:
         await runner.close()
