@@ -7,13 +7,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from millrace.cli.client import path_to
-from millrace.cli.prove_feeds import ASKED, FEEDS, WHOLE, Feed
+from millrace.cli.prove_feeds import ASKED, FEEDS, WHOLE
 from millrace.cli.prove_run import CREATE_S, DELIVER_S, verdict
 from millrace.cli.prove_site import ProofSite, proof_site
 from millrace.cli.prove_strikes import workers_of
@@ -88,20 +88,16 @@ def test_P5_python_workers_are_killed_while_rows_are_asked_about_in_spark_sql() 
         site.wait_placed(CREATE_S)
         with writing(site):
             for _ in range(KILLS):
-                kill_a_worker(site, ASKED)
+                kill_workers(site.cluster.status()["spark"]["pid"])
+                site.wait_delivered(last_lsn(site.url), DELIVER_S)
 
 
-def kill_a_worker(site: ProofSite, feed: Feed) -> None:
-    """One that Spark has started for rows of now; then the changefeed goes on."""
-    spark: int = site.cluster.status()["spark"]["pid"]
-    pids: list[int] = []
-    wait_for(lambda: bool(pids.extend(workers_of(spark)) or pids), "a Python worker", 60.0)
-    for pid in pids:
-        try:
+def kill_workers(spark: int) -> None:
+    """All that Spark has for rows of now."""
+    wait_for(lambda: bool(workers_of(spark)), "a Python worker", 60.0)
+    for pid in workers_of(spark):
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    site.wait_delivered(last_lsn(site.url), DELIVER_S)
 
 
 EXECUTORS = ("spark.executor.memory=512m", "spark.executor.cores=1", "spark.driver.host=127.0.0.1",
@@ -124,7 +120,7 @@ def drivers(directory: Path, cluster: Standalone) -> Iterator[dict[str, str]]:
     yield {"MILLRACE_SPARK__MASTER": cluster.url, "MILLRACE_SPARK__CONF": ",".join(EXECUTORS)}
 
 
-Way = Callable[[Path, Standalone], "contextmanager[dict[str, str]]"]
+Way = Callable[[Path, Standalone], AbstractContextManager[dict[str, str]]]
 
 
 @pytest.mark.long
