@@ -22,10 +22,12 @@ from psycopg import sql
 
 from millrace.cli.exits import CommandFailed
 from millrace.cli.prove_shop import STAGING
+from millrace.cli.prove_writers import LOST_RACE
 
 EVERY_S = (2.0, 4.0)
 TABLES_MAX = 8                         # that join, and that are attached
 ROWS = 400                             # of a table that joins: writers change some of them, never all
+TRIES = 5                              # of a statement that loses a race
 STAGED = 20                            # rows of a partition
 COPIED = ("customers", "products", "orders", "order_lines", "carts", "stock", "sessions", "campaigns", "gauges",
           "sales")
@@ -90,7 +92,7 @@ class Errands:
         for text in ("CREATE TABLE {name} (LIKE sales INCLUDING ALL)",
                      "INSERT INTO {name} SELECT g, {region}, 'staged' FROM generate_series(1, {rows}) g",
                      "ALTER TABLE sales ATTACH PARTITION {name} FOR VALUES IN ({region})"):
-            db.execute(sql.SQL(text).format(name=name, region=region, rows=STAGED))
+            _insist(db, sql.SQL(text).format(name=name, region=region, rows=STAGED))
         self.counts["attach"] += 1
         return f"{STAGING}{number} is attached to sales"
 
@@ -103,3 +105,14 @@ class Errands:
             return ""
         self.counts["copy"] += 1
         return f"{name} is copied again"
+
+
+def _insist(db: psycopg.Connection[Any], statement: sql.Composed) -> None:
+    """Writers hold locks on the same tables."""
+    for _ in range(TRIES):
+        try:
+            db.execute(statement)
+            return
+        except LOST_RACE:
+            continue
+    db.execute(statement)
