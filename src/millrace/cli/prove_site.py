@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -85,7 +86,7 @@ class ProofSite:
             "partitions": 2, "carry_whole": [WITHOUT_KEY]}, kind="capture")
         self._wait(self._why_not_streaming, "the source", timeout_s)
         for feed in self.feeds:
-            self._wait(lambda feed=feed: self._why_not_made(feed), f"changefeed {feed.name}", timeout_s)
+            self._wait(partial(self._why_not_made, feed), f"changefeed {feed.name}", timeout_s)
 
     def wait_placed(self, timeout_s: float) -> None:
         """Every table has its dispatchers, and they work."""
@@ -93,7 +94,7 @@ class ProofSite:
             names = table_names(db)
         for feed in self.feeds:
             tables = sum(feed.views(name) is not None for name in names)
-            self._wait(lambda feed=feed, tables=tables: self._why_not_placed(feed, tables), feed.name, timeout_s)
+            self._wait(partial(self._why_not_placed, feed, tables), feed.name, timeout_s)
 
     def wait_read(self, lsn: Lsn, timeout_s: float) -> None:
         """The log has every change up to `lsn`."""
@@ -109,7 +110,7 @@ class ProofSite:
         """Seconds until all checkpoints are at or above `lsn`."""
         began = time.monotonic()
         for feed in self.feeds:
-            self._wait(lambda feed=feed: self._why_not_at(feed, lsn), f"{feed.name} at {lsn_text(lsn)}", timeout_s)
+            self._wait(partial(self._why_not_at, feed, lsn), f"{feed.name} at {lsn_text(lsn)}", timeout_s)
         return time.monotonic() - began
 
     def _why_not_made(self, feed: Feed) -> str:
