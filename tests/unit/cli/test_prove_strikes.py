@@ -15,7 +15,7 @@ from itertools import islice
 import pytest
 
 from millrace.cli.exits import CommandFailed
-from millrace.cli.prove_strikes import KINDS, Kind, Strikes, Stroke, Times, children_of, deck, told, workers_of
+from millrace.cli.prove_strikes import HOWS, KINDS, Kind, Strikes, Stroke, Times, children_of, deck, told, workers_of
 from millrace.ops.real import process_stat
 from support_cluster import wait_for
 
@@ -42,6 +42,7 @@ def test_A5_every_kind_comes_as_often_as_the_others_killed_and_paused(seed: int)
     strokes = list(islice(deck(random.Random(seed)), 6 * len(KINDS)))
     assert Counter(strokes) == {Stroke(kind, how): 3 for kind in KINDS for how in ("kill", "pause")}
     assert {stroke.kind for stroke in strokes[:len(KINDS)]} == set(KINDS), "each once before any comes again"
+    assert Counter(stroke.how for stroke in strokes[:len(KINDS)]) == {how: len(KINDS) // 2 for how in HOWS}
     assert strokes != list(islice(deck(random.Random(seed + 1)), len(strokes)))
 
 
@@ -82,6 +83,21 @@ def test_A5_strikes_go_on_until_every_kind_was_struck() -> None:
             began = time.monotonic()
             strikes.wait_for(1_000, 0.1)
             assert time.monotonic() - began < 30.0, "nobody waits for ever"
+
+
+def test_A5_who_was_not_met_is_looked_for_behind_the_next_one() -> None:
+    asked: list[Kind] = []
+
+    def victims(kind: Kind) -> list[int]:
+        asked.append(kind)
+        return []
+
+    with Strikes(victims, 1, QUICK._replace(wait_s=0.0), lambda _: None) as strikes:
+        wait_for(lambda: len(asked) >= 6, "some were looked for")
+    first, second, third = (stroke.kind for stroke in islice(deck(random.Random(1)), 3))
+    assert strikes.missed.total() >= 6
+    assert asked[:2] == [first, second]
+    assert set(asked[2:6]) >= {first, second, third}
 
 
 def test_A5_a_cluster_that_does_not_answer_has_no_victims_for_now() -> None:
