@@ -105,16 +105,17 @@ class Strikes:
         if pid is None or not processes.send(pid, started, number):
             self.missed[stroke.kind] += 1
             return False
-        self.count[stroke] += 1
         if stroke.how == "kill":
             self._say(f"kill -9 {pid}: {stroke.kind}")
+            self.count[stroke] += 1
             return True
         pause_s = self._rng.uniform(*self._times.pause_s)
         try:
             self._say(f"pause {pid} for {pause_s:.1f} s: {stroke.kind}")
-            self._stop.wait(pause_s)
+            is_cut = self._stop.wait(pause_s)
         finally:
             processes.send(pid, started, signal.SIGCONT)
+        self.count[stroke] += not is_cut       # shorter than a session it hurts nobody
         return True
 
     def _find(self, kind: Kind) -> int | None:

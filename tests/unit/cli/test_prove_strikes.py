@@ -57,7 +57,8 @@ def test_A5_who_is_killed_is_dead_and_who_was_paused_runs_again() -> None:
         with Strikes(victims, 1, QUICK, said.append) as strikes:
             wait_for(lambda: all(process.poll() == -signal.SIGKILL for process in alive.values()), "both are dead")
             wait_for(lambda: sum(strikes.missed.values()) > 0, "nobody of a kind is there")
-        assert strikes.count.total() == len([text for text in said if "kill" in text or "pause" in text])
+        struck = len([text for text in said if "kill" in text or "pause" in text])
+        assert strikes.count.total() in (struck, struck - 1), "a pause that was cut short does not count"
         assert sum(hows["kill"] for hows in strikes.by_kind().values()) == 2
 
 
@@ -66,7 +67,7 @@ def test_A5_nobody_stays_paused_when_the_strikes_are_over() -> None:
     with sleeper() as process:
         with Strikes(lambda _: [process.pid], seed, QUICK._replace(pause_s=(60.0, 60.0)), lambda _: None) as strikes:
             wait_for(lambda: state_of(process.pid) == "T", "paused")
-        assert strikes.count.total() == 1
+        assert strikes.count.total() == 0, "it was cut short"
         assert state_of(process.pid) != "T"
 
 
