@@ -262,15 +262,6 @@ def test_S4_S7_what_changes_rows_without_rows_in_the_stream_is_copied(rig: Rig) 
         rig.verify(reader)
 
 
-def test_S4_S7_a_column_with_a_default_that_has_another_name_before_anybody_looks_is_copied(rig: Rig) -> None:
-    run(rig.url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 9)")
-    with rig.reader() as reader:
-        rig.verify(reader)
-        run(rig.url, "ALTER TABLE t ADD COLUMN d text DEFAULT 'filled'; INSERT INTO t VALUES (10, 'x'); "
-                     "ALTER TABLE t RENAME d TO e; INSERT INTO t VALUES (11, 'y')")
-        rig.verify(reader)
-
-
 def test_S7_a_table_that_is_part_of_another_for_a_while_is_gone_and_comes_back(rig: Rig) -> None:
     run(rig.url, "CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
         "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (100)",

@@ -20,9 +20,9 @@ from millrace.source.reading.office import SourceOffice
 
 log = get_logger("source.debts")
 
-_EMPTY = """
+_FILLED = """
 SELECT a.attname FROM pg_catalog.pg_attribute a
-WHERE a.attrelid = %s AND a.attname = ANY(%s) AND NOT (a.atthasdef OR a.atthasmissing OR a.attidentity <> '')
+WHERE a.attrelid = %s AND a.attname = ANY(%s) AND (a.atthasdef OR a.atthasmissing OR a.attidentity <> '')
 """
 
 
@@ -43,13 +43,11 @@ class Debts:
         await self.decide(lambda state: keeper.owe(state, oid, reason))
 
     async def altered(self, connection: Connection, before: TableSchema, now: TableSchema) -> None:
-        """Values of rows that were there before: a new column with a default, or one of another type. The catalogue is
-        ahead of the stream: a column that it does not know by this name any more may have had a default."""
+        """Values of rows that were there before: a new column with a default, or one of another type."""
         columns, added = keeper.retyped(before, now), keeper.added(before, now)
         if added:
-            cursor = await connection.execute(_EMPTY, [now.oid, added])
-            empty = {name for name, in await cursor.fetchall()}
-            columns += [name for name in added if name not in empty]
+            cursor = await connection.execute(_FILLED, [now.oid, added])
+            columns += [name for name, in await cursor.fetchall()]
         await self.decide(lambda state: keeper.filled(state, now.oid, columns))
 
     async def pay(self, connection: Connection) -> None:
