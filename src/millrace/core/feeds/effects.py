@@ -24,11 +24,13 @@ class TakeOver(NamedTuple):
 
 
 class ClosePositions(NamedTuple):
-    """Of a maintainer: raise the epoch of these positions, so that no former owner commits; answer: `closed`."""
+    """Of a maintainer: raise the epoch of these positions, so that no former owner commits; answer: `closed`. `forget`:
+    should its table come back, it begins anew."""
 
     id: SpanId
     epoch: int
     span: Span
+    forget: bool = False
 
 
 class TakeDdl(NamedTuple):
