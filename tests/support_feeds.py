@@ -11,6 +11,7 @@ import asyncio
 import random
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
@@ -120,9 +121,9 @@ class Target:
 
     def rewind(self, position: int, epoch: int) -> None:
         number, lsn = self.data.rewinds + 1, 0 if position == BEGINNING else position
-        for part in self.data.log:
-            self._checked(self.data.rewind, part, lsn, number, epoch)
-        self.data.rewind_ddl(lsn, epoch)
+        for do in (self.data.close, partial(self.data.rewind, lsn=lsn, number=number)):
+            for part in (*self.data.log, None):
+                self._checked(partial(do, part, epoch=epoch))
 
     # -- dispatchers
     def take_over(self, parts: Parts, epoch: int, who: object) -> dict[TablePartition, int] | None:

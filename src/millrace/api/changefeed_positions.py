@@ -27,6 +27,8 @@ async def find_position(capture: Capture, spec: ChangefeedSpec, text: str) -> tu
     """The position, and warnings."""
     if text not in ("beginning", "now") and not _LSN.fullmatch(text):
         raise InvalidRequest(f"position: {text!r} is not an LSN, as 16/B374D848, nor `beginning` or `now`")
+    if "/" in text and parse_lsn(text) <= BEGINNING:
+        raise PositionRefused(f"position {text}: no commit is so early; give a later one, or `beginning`")
     position = await _look(capture.client, spec, text)
     checkpoint = (await FeedHistory.look(capture.store, spec.id)).checkpoint
     return position, [{"about": "position", "text": _said(position, checkpoint)}]

@@ -138,32 +138,40 @@ class FeedData:
         for part in parts:
             self._make(part, 0, epoch)
 
-    def rewind(self, part: TablePartition, lsn: int, number: int, epoch: int) -> bool:
-        """Closed, fenced, made anew behind this LSN, for wish `number`."""
-        if self.epochs[part] >= epoch:
+    def close(self, part: TablePartition | None, epoch: int) -> bool:
+        """Before a rewind; None: the ddl position. Who wrote before is shut out."""
+        if (self.ddl.epoch if part is None else self.epochs[part]) >= epoch:
+            return False
+        fenced = "rewind_unfenced" not in self.flaws
+        if part is None:
+            self.ddl = DdlPosition(epoch, self.ddl.next, self.ddl.isolated)
+            self.ddl_fence = epoch if fenced else self.ddl_fence
+        else:
+            self.epochs[part] = epoch
+            self.fence[part] = max(self.fence[part], epoch) if fenced else self.fence[part]
+        return True
+
+    def rewind(self, part: TablePartition | None, lsn: int, number: int, epoch: int) -> bool:
+        """Closed under this epoch, made anew behind this LSN, for wish `number`."""
+        if (self.ddl.epoch if part is None else self.epochs[part]) != epoch:
             return False
         if number <= self.rewinds:
             raise Violation(f"C4 {self.feed}: rewind {number} was done, and is done again")
-        self.epochs[part] = epoch
-        if "rewind_unfenced" not in self.flaws:
-            self.fence[part] = max(self.fence[part], epoch)
-        self._make(part, sum(at <= lsn for at, _ in self.log[part]), epoch)
+        if part is None:
+            self._rewind_ddl(lsn, epoch)
+        else:
+            self._make(part, sum(at <= lsn for at, _ in self.log[part]), epoch)
         return True
 
     def _make(self, part: TablePartition, at: int, epoch: int) -> None:
         self.next[part] = self.written[part] = at
         self.resolved[part], self.made[part] = self._resolved_at(part, at), epoch
 
-    def rewind_ddl(self, lsn: int, epoch: int) -> bool:
-        if self.ddl.epoch >= epoch:
-            return False
+    def _rewind_ddl(self, lsn: int, epoch: int) -> None:
         self.ddl = DdlPosition(epoch, sum(change.lsn <= lsn for change in self.changes))
-        if "rewind_unfenced" not in self.flaws:
-            self.ddl_fence = epoch
         for table in self.tables:
             self.applied[table] = [c.number for c in self.changes if c.lsn <= lsn and table in c.tables]
             self.since[table] = 0
-        return True
 
     def commit(self, part: TablePartition, epoch: int, start: int, end: int) -> bool:
         if (self.epochs[part], self.next[part]) != (epoch, start) and "commit_any" not in self.flaws:
@@ -198,7 +206,7 @@ class FeedData:
             return
         if self.closed and start < end:
             raise Violation(f"C3 {self.feed}: written after it was removed")
-        if start < end and not any(part in span.parts for span in self.spans.values()):
+        if start < end and self.spans and not any(part in span.parts for span in self.spans.values()):
             raise Violation(f"C3 {self.feed} {part.table.oid}/{part.partition}: written, and it is not recorded")
         for at in range(start, end):
             due = self.written[part]

@@ -183,32 +183,34 @@ class MaintainerHost:
 
 
 class Rewinding:
-    """A maintainer that must do a wish for another position first. Positions are made anew one by one: somewhere on the
-    way its process may die, or stop and go on when another one has done it."""
+    """A maintainer that must do a wish for another position first. Positions are closed one by one, then made anew one
+    by one: somewhere on the way its process may die, or stop and go on when another one has done it."""
 
     def __init__(self, host: MaintainerHost, rewind: rewinding.Rewind) -> None:
         self.host, self.rewind = host, rewind
-        self._begun, self._left, self._refused = False, 0, False
+        self._steps = ["close", "make"]                                  # to be begun
+        self._left, self._refused = 0, False
 
     def step(self) -> None:
         rewind, host = self.rewind, self.host
-        if not self._begun:
-            if host.write([rewind.begun]):
-                self._begun, parts = True, list(host.data.log)
-                self._left = len(parts) + 1
-                for part in (*parts, None):
-                    host.world.after(host.world.short() * 2, self._land, part)
-        elif self._refused:                                             # somebody else is at work: what stands is read
+        if self._refused:                                               # somebody else is at work: what stands is read
             host.load()
-        elif not self._left and host.write([rewind.done]):
+        elif self._left or (len(self._steps) == 2 and not host.write([rewind.begun])):
+            return
+        elif self._steps:
+            parts, step = (*host.data.log, None), self._steps.pop(0)
+            self._left = len(parts)
+            for part in parts:
+                host.world.after(host.world.short() * 2, self._land, step, part)
+        elif host.write([rewind.done]):
             host.world.count["rewound"] += 1
             host.load()
 
-    def _land(self, part: TablePartition | None) -> None:
+    def _land(self, step: str, part: TablePartition | None) -> None:
         """It takes effect, or is refused, wherever its maintainer is by now; then the answer travels back."""
         rewind, data = self.rewind, self.host.data
-        if part is None:
-            ok = data.rewind_ddl(rewind.done.lsn, rewind.epoch)
+        if step == "close":
+            ok = data.close(part, rewind.epoch)
         else:
             ok = data.rewind(part, rewind.done.lsn, rewind.done.rewind, rewind.epoch)
         self.host.capture.later(self.host.world.short(), lambda: self._landed(ok=ok))

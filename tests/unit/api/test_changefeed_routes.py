@@ -216,7 +216,8 @@ def test_C6_a_changefeed_goes_on_from_another_position(tmp_path: Path) -> None:
         said = refused(await w.http[1].post(f"{path}/resume", json={"position": "0/5DC"}), 400, "invalid_request")
         assert "pause it" in said
         await w.http[0].post(f"{path}/pause")
-        for position, says in (("0/3E7", "or `beginning`"), ("0/7D1", "or `now`")):
+        wrong = {"0/3E7": "or `beginning`", "0/7D1": "or `now`", "0/0": "no commit", "0/1": "no commit"}
+        for position, says in wrong.items():
             answer = await w.http[1].post(f"{path}/resume", json={"position": position})
             assert says in refused(answer, 409, "position_refused")
         assert "is not an LSN" in refused(

@@ -166,11 +166,15 @@ class DdlDispatcher:
                     found.pop(table, None)
         return found
 
-    def coming(self) -> set[TableId]:
-        """Tables that a change makes which has not passed."""
+    def coming(self) -> dict[TableId, int]:
+        """Tables that a change makes which has not passed, with its number."""
         assert self.position is not None
         changes = self._changes[bisect_left(self._numbers, self.position.next):]
-        return {table for change in changes if change.kind == "create" for table in change.tables}
+        found: dict[TableId, int] = {}
+        for change in changes:
+            if change.kind == "create":
+                found = {**dict.fromkeys(change.tables, change.number), **found}
+        return found
 
     def _rejoining(self) -> set[TableId]:
         flight = self._in_flight

@@ -149,7 +149,9 @@ class Maintainer:
             self.ready = all(map(self.answered, self.state.by_capture)) or "no_bootstrap" in self._flaws
             if not self.ready:
                 return []
-        records += self.settling.step() or self.ddl.needs() or self.ddl.late_needs() or self.placing.step()
+        if settled := self.settling.step():
+            return settled                                   # what joins by them holds the checkpoint from then on
+        records += self.ddl.needs() or self.ddl.late_needs() or self.placing.step()
         records += self._troubles()
         records += self._forward(now)
         return records

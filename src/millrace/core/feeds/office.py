@@ -121,5 +121,5 @@ class FeedState:
         return span
 
     def knows(self, table: TableId) -> bool:
-        """It has spans, or had some and is over."""
-        return table in self.by_table or table in self.ends
+        """It has spans, or had some and is over. One that only left may come again."""
+        return table in self.by_table or self.ends.get(table, LEFT) != LEFT

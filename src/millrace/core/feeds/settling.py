@@ -66,20 +66,30 @@ class Settling:
         if self._state.spec not in (None, self._spec):
             return [SpecSettled(None)]                       # should it change back on the way, that must be settled
         taken = self._ddl.tables_from(self._tables)
-        records = self._leaving(taken) + self._joining(taken) + self._changing(taken)
+        coming = self._ddl.coming()
+        records = self._leaving(taken, coming) + self._unborn(coming) + self._joining(taken) + self._changing(taken)
         waits = any(self._state.ends.get(table) == LEFT for table in self._state.by_table)
         if not records and not waits:
             self.is_due = False
             return [] if self._state.spec == self._spec else [SpecSettled(self._spec)]
         return records
 
-    def _leaving(self, taken: Mapping[TableId, int]) -> list[FeedRecords]:
-        coming = self._ddl.coming()
+    def _leaving(self, taken: Mapping[TableId, int], coming: Mapping[TableId, int]) -> list[FeedRecords]:
         left = [table for table in sorted(self._state.by_table)
                 if table not in taken and table not in coming and not self._ddl.ended(table)]
         if "leaves_at_once" in self._flaws:
             return [SpanEnded(span_id) for table in left for span_id in self._state.by_table[table]]
         return [TableEnds(table, LEFT) for table in left]
+
+    def _unborn(self, coming: Mapping[TableId, int]) -> list[FeedRecords]:
+        """Going back has undone the making of a table that had joined when it was there: now it comes with its change.
+        Nobody is placed after going back, and so there is nobody to be stopped."""
+        records: list[FeedRecords] = []
+        for table in sorted(coming.keys() & self._state.by_table.keys()):
+            for span in self._state.by_table[table].values():
+                if span.born < coming[table] and span.place is None:
+                    records += (SpanEnded(span.id), SpanRecorded(self._placing.take_id(), span.span, coming[table]))
+        return records
 
     def _joining(self, taken: Mapping[TableId, int]) -> list[FeedRecords]:
         fresh = (span for item in sorted(taken.items()) if (span := self._missing(*item)).partitions)
