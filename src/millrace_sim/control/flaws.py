@@ -10,6 +10,7 @@ from millrace.core.feeds import (
     barrier,
     captures,
     coordinator,
+    feeds,
     ledger,
     maintainer,
     manager,
@@ -28,6 +29,6 @@ AROUND = {
 }
 
 FLAWS = {
-    **AROUND, **barrier.FLAWS, **captures.FLAWS, **coordinator.FLAWS, **ledger.FLAWS, **maintainer.FLAWS,
+    **AROUND, **barrier.FLAWS, **captures.FLAWS, **coordinator.FLAWS, **feeds.FLAWS, **ledger.FLAWS, **maintainer.FLAWS,
     **manager.FLAWS, **member.FLAWS, **placing.FLAWS, **rewinding.FLAWS, **settling.FLAWS,
 }

@@ -25,7 +25,7 @@ from millrace.core.feeds.maintainer import Maintainer
 from millrace.core.feeds.manager import Manager
 from millrace.core.feeds.office import FeedState
 from millrace.core.feeds.states import Health, classify
-from millrace.errors import InvalidRequest
+from millrace.errors import InvalidRequest, Refused
 from millrace.model.changefeeds import FeedError, FeedRecords, decode_feed, encode_record
 from millrace.model.feed_messages import FeedFailing
 from millrace.model.spans import Dispatcher, SpanId, TablePartition
@@ -240,12 +240,24 @@ class ManagerHost:
     def _raise_epoch(self, effect: TakeOver) -> None:
         """First the epoch; fence and scan come later, and others may come between [V11]."""
         parts = effect.span.parts
-        self.settings[Dispatcher(effect.id, effect.epoch)] = self.data.rules.now.settings(effect.span.table)
-        if self.data.raise_epoch(parts, effect.epoch):
+        if not self._describe(effect):
+            self.capture.later(0.0, lambda: self.machine.taken(effect.id, effect.epoch, ok=False))
+        elif self.data.raise_epoch(parts, effect.epoch):
             self.data.use_epoch(effect.epoch, (effect.id, self.capture.id, self.capture.incarnation))
             self.world.after(self.world.short(), self._fence, effect)
         else:
             self.capture.later(0.0, lambda: self.machine.taken(effect.id, effect.epoch, ok=False))
+
+    def _describe(self, effect: TakeOver) -> bool:
+        """Its settings; False: they are not settled."""
+        entry = self.world.entry(self.feed)
+        try:
+            spec = entry.spec_for(effect.maintainer, flaws=self.world.flaws) if entry is not None else None
+        except Refused:
+            return False
+        if spec is not None:
+            self.settings[Dispatcher(effect.id, effect.epoch)] = Spec(spec).settings(effect.span.table)
+        return True
 
     def _fence(self, effect: TakeOver) -> None:
         found = self.data.fence_and_scan(effect.span.parts, effect.epoch)

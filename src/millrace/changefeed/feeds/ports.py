@@ -22,11 +22,12 @@ from millrace.model.tables import Lsn
 
 
 class Work(NamedTuple):
-    """One dispatcher's: a span under one epoch."""
+    """One dispatcher's: a span under one epoch. `maintainer`: the epoch of the one that started it."""
 
     feed: str
     dispatcher: Dispatcher
     span: Span
+    maintainer: int = 0
 
 
 class Rounds(Protocol):

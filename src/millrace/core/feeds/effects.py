@@ -16,11 +16,13 @@ class Send(NamedTuple):
 
 
 class TakeOver(NamedTuple):
-    """Of a manager: epoch, fence, scan, in the order of V11; the answer is `Manager.taken`."""
+    """Of a manager: epoch, fence, scan, in the order of V11; the answer is `Manager.taken`. `maintainer`: the epoch of
+    the maintainer that asks for it."""
 
     id: SpanId
     epoch: int
     span: Span
+    maintainer: int
 
 
 class ClosePositions(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
 from millrace import limits
+from millrace.core.feeds.captures import NO_FLAWS
 from millrace.core.feeds.choice import Rules
 from millrace.core.feeds.drafts import read_settings
 from millrace.errors import ChangefeedExists, InvalidRequest, Refused, UnknownChangefeed
@@ -36,6 +37,8 @@ from millrace.model.changefeeds import (
 )
 from millrace.model.spans import CaptureId, Place
 from millrace.model.tables import Lsn
+
+FLAWS = {"newer_settings": "a dispatcher begins with settings that its maintainer has not settled [C2]"}
 
 _ID = re.compile(r"[a-z0-9_-]+")
 _SINKS = ("kafka", "file")
@@ -67,6 +70,14 @@ class FeedEntry:
     @property
     def runs(self) -> bool:
         return not (self.paused or self.finished or self.removing or self.error is not None)
+
+    def spec_for(self, maintainer: int, *, flaws: frozenset[str] = NO_FLAWS) -> ChangefeedSpec:
+        """For a dispatcher that this maintainer starts: what it has settled. What was said since may be taken back
+        before anybody settles it."""
+        is_settled = self.place is not None and self.place.epoch == maintainer and not self.renew
+        if not is_settled and "newer_settings" not in flaws:
+            raise Refused(f"changefeed {self.spec.id!r} was changed: its next maintainer starts its dispatchers")
+        return self.spec
 
     @property
     def state(self) -> FeedStateName:
