@@ -275,6 +275,7 @@ class FeedData:
                     self.left.add(record.table)
             case SpecSettled():
                 self.rules.settle(record.spec)
+                self._come_later()
             case FeedRewound():
                 if record.rewind <= self.rewinds:
                     raise Violation(f"C4 {self.feed}: rewind {record.rewind} is recorded again")
@@ -301,6 +302,13 @@ class FeedData:
         if self.rules.updates and self.born[table] < self.ddl.next:
             since = max((self.ddl.next, *(number + 1 for number in self.applied[table])))
             self.since[table], self.joined[table] = since, self.checkpoint
+
+    def _come_later(self) -> None:
+        """Tables that the spec takes, and whose making has not passed: that may lie behind the checkpoint."""
+        recorded = {span.table for span in self.spans.values()}
+        if self.rules.updates and self.rules.settled is not None:
+            self.joined |= {table: self.checkpoint for table in self.tables
+                            if table not in recorded and self.rules.settled.takes(table)}
 
     def _cover(self, span_id: SpanId, span: Span) -> None:
         twice = [part for other in self.spans.values() for part in other.parts if part in span.parts]

@@ -124,6 +124,23 @@ def test_C1_what_is_said_to_a_running_changefeed_needs_a_maintainer_that_hears_i
     assert entry.renew
 
 
+def test_C2_a_dispatcher_begins_with_what_its_maintainer_has_settled_and_not_with_what_was_said_since() -> None:
+    state = made()
+    entry = state.entry("orders")
+    with pytest.raises(Refused, match="next maintainer"):
+        entry.spec_for(1)
+    do(state, state.place("orders", capture=1, incarnation=1))
+    assert entry.spec_for(1) == SPEC
+    other = msgspec.structs.replace(SPEC, tables=("public.a",))
+    do(state, state.change(other))
+    with pytest.raises(Refused):
+        entry.spec_for(1)
+    do(state, state.place("orders", capture=2, incarnation=1))
+    assert entry.spec_for(2) == other
+    with pytest.raises(Refused):
+        entry.spec_for(1)
+
+
 def test_C1_a_wish_for_another_position_stands_until_another_one_replaces_it() -> None:
     state = made()
     entry = state.entry("orders")
