@@ -5,6 +5,7 @@ in processes of its own that can be killed."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import subprocess
 import sys
@@ -37,9 +38,11 @@ from millrace.pipeline.task import Worker
 from millrace.store.contract import Candidate
 from millrace.wire.changes import HEADER_KEY, BatchHeader, BatchKind, encode_header, encode_rows
 from millrace.wire.records import Record
+from support_cluster import Cluster
 from support_mover import TABLE, Message
 
 FEED, OID = "orders", TABLE.oid
+_sources = itertools.count()
 
 
 async def without_spark(where: str, settings: TableSettings, table: TableSchema) -> TablePlan:
@@ -259,3 +262,31 @@ async def until(condition: Callable[[], Awaitable[bool]] | Callable[[], bool], w
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"waited in vain for {what}") from None
+
+
+Make = Callable[..., Capture]
+Story = Callable[[Shop, LocalJobs, Make], Awaitable[None]]
+
+
+def play(cluster: Cluster, story: Story, *, partitions: int = 1) -> None:
+    """A story about a shop of its own. `Make`: one more capture, with these settings of tables."""
+    asyncio.run(_played(tuple(cluster.bootstrap.split(",")), story, partitions))
+
+
+async def _played(bootstrap: tuple[str, ...], story: Story, partitions: int) -> None:
+    jobs, captures = LocalJobs(), list[Capture]()
+    async with LogClient(bootstrap) as client:
+        shop = Shop(client, f"shop{next(_sources)}", partitions)
+        await shop.make()
+
+        def capture(*settings: TableSettings, **more: Any) -> Capture:
+            captures.append(Capture(
+                client, bootstrap, jobs, shop.source, capture=len(captures) + 1, settings=settings, **more))
+            return captures[-1]
+
+        try:
+            await story(shop, jobs, capture)
+        finally:
+            for one in captures:
+                await one.close()
+            jobs.close()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from itertools import count
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import pytest
 
 from millrace import limits
 from millrace.core.delivery import takeover
-from millrace.log.client import LogClient
 from millrace.model.changefeeds import DdlPosition, FeedError
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point
@@ -22,13 +18,10 @@ from millrace.model.tables import TableSchema
 from millrace.pipeline.rounds import Ending, NotStarted, Returned
 from millrace.wire.records import Record
 from support_cluster import Cluster
-from support_data_path import Capture, LocalJobs, Shop, lost, until
+from support_data_path import Capture, LocalJobs, Make, Shop, lost, play, until
 from support_mover import TABLE, insert
 
 pytestmark = pytest.mark.timeout(60)
-Make = Callable[..., Capture]
-Story = Callable[[Shop, LocalJobs, Make], Awaitable[None]]
-_sources = count()
 ROWS = 20
 
 
@@ -42,28 +35,6 @@ def cluster() -> Iterator[Cluster]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an error nobody waits for long."""
     monkeypatch.setattr(limits, "FEED_RETRY_MIN_S", 0.1)
-
-
-def play(cluster: Cluster, story: Story) -> None:
-    async def body() -> None:
-        bootstrap = tuple(cluster.bootstrap.split(","))
-        jobs, captures = LocalJobs(), list[Capture]()
-        async with LogClient(bootstrap) as client:
-            shop = Shop(client, f"shop{next(_sources)}", partitions=2)
-            await shop.make()
-
-            def capture(**more: Any) -> Capture:
-                captures.append(Capture(client, bootstrap, jobs, shop.source, capture=len(captures) + 1, **more))
-                return captures[-1]
-
-            try:
-                await story(shop, jobs, capture)
-            finally:
-                for one in captures:
-                    await one.close()
-                jobs.close()
-
-    asyncio.run(body())
 
 
 async def bring(shop: Shop, table: TableSchema = TABLE) -> None:
@@ -103,7 +74,7 @@ def test_P2_V11_rows_arrive_once_through_rounds_a_stop_and_a_start_elsewhere(clu
         await assert_once(shop, offsets=(0, 1))
         assert len((await shop.client.topic(shop.target)).partitions) == 2, "created as the sink says [K2]"
 
-    play(cluster, story)
+    play(cluster, story, partitions=2)
 
 
 def test_P5_after_a_lost_job_whose_rows_were_written_nothing_is_doubled(cluster: Cluster) -> None:
@@ -122,7 +93,7 @@ def test_P5_after_a_lost_job_whose_rows_were_written_nothing_is_doubled(cluster:
         works = [sum(len(plan.works) for plan in job) for job in jobs.jobs]
         assert works == [2, 1, 1], "halved: one suspect at a time [P2]"
 
-    play(cluster, story)
+    play(cluster, story, partitions=2)
 
 
 def test_P5_a_worker_that_dies_with_rows_written_leaves_them_once(cluster: Cluster) -> None:
@@ -135,7 +106,7 @@ def test_P5_a_worker_that_dies_with_rows_written_leaves_them_once(cluster: Clust
         await assert_once(shop, offsets=(0,))
         assert jobs.killed == 1
 
-    play(cluster, story)
+    play(cluster, story, partitions=2)
 
 
 def test_C3_a_dispatcher_that_was_taken_over_elsewhere_goes_and_doubles_nothing(cluster: Cluster) -> None:
@@ -151,14 +122,15 @@ def test_C3_a_dispatcher_that_was_taken_over_elsewhere_goes_and_doubles_nothing(
         await until(lambda: not first.host.machine.held, "the first one has seen it")
         await assert_once(shop, offsets=(0, 1))
 
-    play(cluster, story)
+    play(cluster, story, partitions=2)
 
 
 def test_K3_C3_an_idle_dispatcher_moves_its_ends_up_and_sees_that_it_was_taken_over(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ENDS_REFRESH_S", 0.2)
-    monkeypatch.setattr(takeover, "ENDS_REFRESH_S", 0.2)
+    monkeypatch.setattr(limits, "ENDS_LOOK_S", 0.1)
+    monkeypatch.setattr(takeover, "ENDS_REFRESH_S", takeover.ENDS_LOOK_S + 0.2)
+    monkeypatch.setattr(limits, "LOOK_AROUND_S", 0.5)
 
     async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
         first, second = capture(), capture()
@@ -176,7 +148,7 @@ def test_K3_C3_an_idle_dispatcher_moves_its_ends_up_and_sees_that_it_was_taken_o
         await until(lambda: not first.host.machine.held, "the first one has seen it")
         assert len(jobs.jobs) == 1, "without a round"
 
-    play(cluster, story)
+    play(cluster, story, partitions=2)
 
 
 def test_P8_spark_that_is_not_there_gets_the_same_plans_later(cluster: Cluster) -> None:
@@ -193,7 +165,7 @@ def test_P8_spark_that_is_not_there_gets_the_same_plans_later(cluster: Cluster) 
         assert len(set(jobs.jobs[:4])) == 1
         assert here.epoch == 3, "nobody was placed again"
 
-    play(cluster, story)
+    play(cluster, story, partitions=2)
 
 
 def test_K2_a_target_topic_that_is_deleted_is_made_again(cluster: Cluster) -> None:
@@ -207,7 +179,7 @@ def test_K2_a_target_topic_that_is_deleted_is_made_again(cluster: Cluster) -> No
         await stand(shop, here, 2)
         await assert_once(shop, offsets=(1,))
 
-    play(cluster, story)
+    play(cluster, story, partitions=2)
 
 
 def test_V11_a_renamed_table_goes_on_in_its_other_topic(cluster: Cluster) -> None:
@@ -223,7 +195,7 @@ def test_V11_a_renamed_table_goes_on_in_its_other_topic(cluster: Cluster) -> Non
         await assert_once(shop, offsets=(0,))
         await assert_once(shop, offsets=(1,), topic=f"{shop.source}.public.other")
 
-    play(cluster, story)
+    play(cluster, story, partitions=2)
 
 
 def test_C7_nobody_goes_beyond_a_change_that_has_not_passed(cluster: Cluster) -> None:
@@ -242,7 +214,7 @@ def test_C7_nobody_goes_beyond_a_change_that_has_not_passed(cluster: Cluster) ->
         tops = {work.plan.to for job in jobs.jobs for plan in job for work in plan.works}
         assert tops == {Point(1, 0), Point(3, 0)}
 
-    play(cluster, story)
+    play(cluster, story, partitions=2)
 
 
 def test_P3_what_waiting_does_not_mend_is_told_as_the_error_of_a_round(cluster: Cluster) -> None:
@@ -265,7 +237,7 @@ def test_P3_what_waiting_does_not_mend_is_told_as_the_error_of_a_round(cluster: 
         await told("delivery_failed", "fail")
         assert jobs.jobs == []
 
-    play(cluster, story)
+    play(cluster, story, partitions=2)
 
 
 def test_C8_a_trouble_that_no_take_over_mends_is_told(cluster: Cluster) -> None:
@@ -291,4 +263,4 @@ def test_C8_a_trouble_that_no_take_over_mends_is_told(cluster: Cluster) -> None:
         await until(lambda: here.host.machine.held[0].error is None, "it is well again")
         await assert_once(shop, offsets=(0,))
 
-    play(cluster, story)
+    play(cluster, story, partitions=2)

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
-from itertools import count
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 import pytest
 
 from millrace import limits
-from millrace.log.client import LogClient
 from millrace.model.changefeeds import FeedError, TableSettings
 from millrace.model.positions import Point
 from millrace.model.progress import SchemaVersion
 from millrace.model.tables import Column
 from millrace.pipeline.rounds import Ending
 from support_cluster import Cluster
-from support_data_path import Capture, LocalJobs, Shop, lost, until
+from support_data_path import Capture, LocalJobs, Make, Shop, lost, play, until
 from support_mover import TABLE, insert
 
 pytestmark = pytest.mark.timeout(60)
-Make = Callable[..., Capture]
-Story = Callable[[Shop, LocalJobs, Make], Awaitable[None]]
-_sources = count()
 ROWS = 20
 
 
@@ -39,29 +32,6 @@ def cluster() -> Iterator[Cluster]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an error nobody waits for long."""
     monkeypatch.setattr(limits, "FEED_RETRY_MIN_S", 0.1)
-
-
-def play(cluster: Cluster, story: Story) -> None:
-    async def body() -> None:
-        bootstrap = tuple(cluster.bootstrap.split(","))
-        jobs, captures = LocalJobs(), list[Capture]()
-        async with LogClient(bootstrap) as client:
-            shop = Shop(client, f"stall{next(_sources)}")
-            await shop.make()
-
-            def capture(*settings: TableSettings, **more: Any) -> Capture:
-                captures.append(Capture(
-                    client, bootstrap, jobs, shop.source, capture=len(captures) + 1, settings=settings, **more))
-                return captures[-1]
-
-            try:
-                await story(shop, jobs, capture)
-            finally:
-                for one in captures:
-                    await one.close()
-                jobs.close()
-
-    asyncio.run(body())
 
 
 async def bring(shop: Shop, capture: Capture, offset: int) -> None:

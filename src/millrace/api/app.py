@@ -19,6 +19,7 @@ from millrace.api import brokers, groups, health, metrics, topics
 from millrace.api.problems import HANDLERS
 from millrace.log.broker import Broker
 from millrace.log.kafka.server import KafkaServer
+from millrace.ops.naps import nap, next_look
 
 ROUTES = [
     Route("/livez", health.livez),
@@ -78,8 +79,9 @@ class _Guest(uvicorn.Server):
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):      # renews the date header
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._leaving.wait(), timeout=1.0)
+            await nap(self._leaving, next_look(asyncio.get_running_loop().time(), 1.0))
+            if not self.should_exit:
+                self._leaving.clear()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ keys and partitions, deleted.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -22,14 +22,15 @@ Step = Callable[[], None]
 
 
 class Changes:
-    def __init__(self, db: psycopg.Connection[Any], seed: int, *, number: int) -> None:
+    def __init__(self, db: psycopg.Connection[Any], seed: int, *, number: int, joined: Sequence[str] = ()) -> None:
+        """`joined`: tables that came later; it may grow."""
         self.db, self.rng, self.number = db, random.Random(seed * 1000 + number), number
-        self.steps = 0
+        self.steps, self.joined = 0, joined
         self._changes: list[tuple[int, Step]] = [
             (12, self.customers), (10, self.products), (8, self.describe), (14, self.orders), (6, self.order_lines),
             (6, self.move_key), (3, self.swap_keys), (4, self.same_key), (5, self.carts), (5, self.stock),
             (4, self.visits), (5, self.sessions), (6, self.campaigns), (6, self.sales), (5, self.hostile),
-            (6, self.small)]
+            (6, self.small), (4, self.gauges), (6, self.late)]
 
     def change(self) -> None:
         weights, changes = zip(*self._changes, strict=True)
@@ -151,6 +152,18 @@ class Changes:
 
     def small(self) -> None:
         self.put(sql.Identifier(small(self.rng.randrange(SMALL))), "id", "v")
+
+    def gauges(self) -> None:
+        """Values as text without a type: the column may have any."""
+        self._one_of(
+            ("INSERT INTO gauges VALUES (%s, 'v', %s) ON CONFLICT (id) DO UPDATE SET v = 'again'",
+             (self.key(), str(self.steps))),
+            ("UPDATE gauges SET amount = %s WHERE id = %s", (str(self.steps), self.key())),
+            ("DELETE FROM gauges WHERE id = %s", (self.key(),)))
+
+    def late(self) -> None:
+        if self.joined:
+            self.put(sql.Identifier(self.rng.choice(self.joined)), "id", "v")
 
     def put(self, table: sql.Identifier, key: str, value: str) -> None:
         """Names may hold what looks like a parameter: values are written out."""

@@ -27,8 +27,10 @@ INSERT, UPDATE, DELETE, READ = "c", "u", "d", "r"
 
 
 class Happened(NamedTuple):
-    """One change of one table as the database committed it. `key`: texts of the key's columns, None: any will do.
-    `columns`: of the table from this change on."""
+    """One change of one table as the database committed it. `key`: texts of the key's columns, None: it has none.
+    `columns`, `types`: of the table from this change on. `before`, `after`: what its message must show, by column.
+    `told`: "once": in one message; "joining": of a table that joined later, whose first copy may stand for it;
+    "apart": a row of which no message tells by itself, only copies show it."""
 
     oid: Oid
     table: Name
@@ -36,10 +38,15 @@ class Happened(NamedTuple):
     op: str
     key: Texts | None
     columns: tuple[str, ...]
+    types: tuple[int, ...] = ()
+    before: Row | None = None
+    after: Row | None = None
+    old_key: Texts | None = None       # of the insert of a key update
+    told: Literal["once", "joining", "apart"] = "once"
 
 
 class Seen(NamedTuple):
-    """One message. `columns`: of a schema change the table's, of a row those that it shows."""
+    """One message. `columns`, `types`: of a schema change the table's, of a row the columns that it shows."""
 
     topic: str
     partition: int
@@ -53,6 +60,7 @@ class Seen(NamedTuple):
     after: Row | None = None
     old_key: bytes | None = None
     columns: tuple[str, ...] = ()
+    types: tuple[int, ...] = ()
     origin: Written | None = None
     why: str = ""
 
@@ -98,8 +106,9 @@ def _understood(at: Seen, record: Record, value: dict[str, Any]) -> Seen:
         raise ValueError("no header tells where it comes from")
     if "tableChanges" in value:
         change = value["tableChanges"][0]
-        return told._replace(kind="schema", op=change["type"].lower(),
-                             columns=tuple(column["name"] for column in change["table"]["columns"]))
+        columns = change["table"]["columns"]
+        return told._replace(kind="schema", op=change["type"].lower(), columns=tuple(one["name"] for one in columns),
+                             types=tuple(one["nativeType"] for one in columns))
     if value["op"] == TRUNCATE:
         return told._replace(kind="truncate", op=TRUNCATE)
     row = told._replace(kind="row", op=value["op"], before=value["before"], after=value["after"],

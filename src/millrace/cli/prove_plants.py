@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from millrace.cli.prove_check import Harm
-from millrace.cli.prove_messages import ALTER, UPDATE, Name, Seen, Told, Where
+from millrace.cli.prove_findings import Harm
+from millrace.cli.prove_messages import ALTER, READ, UNAVAILABLE, UPDATE, Name, Seen, Told, Where
 
 Place = tuple[Where, int]              # partition, index in it
 
@@ -30,13 +30,16 @@ def plants(told: Told, tables: Collection[Name], rng: random.Random) -> Iterator
     makers: tuple[tuple[str, Harm, Callable[[Told, random.Random], Told | None]], ...] = (
         ("a message lost", "lost", _lost), ("a message twice", "doubled", _doubled),
         ("two messages of a key swapped", "order", _swapped), ("a value changed", "rows", partial(_changed, tables)),
+        ("a value changed that a later message replaces", "value", _changed_early),
+        ("a copied row changed", "copy", _copy_changed), ("a watermark too high", "late", _watermark_raised),
         ("a schema change lost", "lost", _schema_lost), ("a schema change twice", "doubled", _schema_doubled),
         ("a schema change misplaced", "schema", _schema_misplaced))
     return (Plant(name, harm, make(told, rng)) for name, harm, make in makers)
 
 
 def _lost(told: Told, rng: random.Random) -> Told | None:
-    return _without(told, _one(_places(told, lambda seen: seen.kind == "row" and seen.op == UPDATE), rng))
+    """Not the first change of its table: of one that joined later a copy may stand for that."""
+    return _without(told, _one([(where, at) for _, (where, at) in _pairs(told) if told[where][at].op == UPDATE], rng))
 
 
 def _doubled(told: Told, rng: random.Random) -> Told | None:
@@ -45,15 +48,7 @@ def _doubled(told: Told, rng: random.Random) -> Told | None:
 
 def _swapped(told: Told, rng: random.Random) -> Told | None:
     """Neighbours of one key: each alone is where it may be."""
-    last: dict[tuple[str, bytes | None], Place] = {}
-    pairs: list[tuple[Place, Place]] = []
-    for (where, at), seen in _all(told):
-        if seen.kind == "row" and seen.key is not None:
-            before = last.get((seen.topic, seen.key))
-            if before is not None and before[0] == where:
-                pairs.append((before, (where, at)))
-            last[seen.topic, seen.key] = where, at
-    if not pairs:
+    if not (pairs := _pairs(told)):
         return None
     (where, first), (_, second) = rng.choice(pairs)
     messages = list(told[where])
@@ -62,24 +57,50 @@ def _swapped(told: Told, rng: random.Random) -> Told | None:
 
 
 def _changed(tables: Collection[Name], told: Told, rng: random.Random) -> Told | None:
-    """Values are judged by the rows at the end. So in the last message of a key, and of a table that was not emptied
-    later and still has the name by which the message calls it: nothing makes good for it."""
+    """Seen in the rows at the end: in the last message of a key, and of a table that was not emptied later and still
+    has the name by which the message calls it: nothing makes good for it."""
     last: dict[tuple[str, bytes | None], Place] = {}
     emptied = {seen.table for _, seen in _all(told) if seen.kind == "truncate"}
     for place, seen in _all(told):
         if seen.kind == "row":
             last[seen.topic, seen.key] = place
-    found = _one([(where, at) for (_, key), (where, at) in last.items() if key is not None
-                  and _is_changeable(seen := told[where][at]) and seen.table in tables and seen.table not in emptied],
-                 rng)
-    if found is None:
+    return _with_value(told, _one([
+        (where, at) for (_, key), (where, at) in last.items() if key is not None
+        and _is_changeable(seen := told[where][at]) and seen.table in tables and seen.table not in emptied], rng))
+
+
+def _changed_early(told: Told, rng: random.Random) -> Told | None:
+    """The rows at the end are the same: only its own value tells."""
+    return _with_value(told, _one([
+        (where, at) for (where, at), (_, later) in _pairs(told)
+        if _is_changeable(told[where][at]) and not _shows_unsent(told[where][later])], rng))
+
+
+def _shows_unsent(seen: Seen) -> bool:
+    """It takes values from the message before it."""
+    return UNAVAILABLE in (seen.after or {}).values()
+
+
+def _copy_changed(told: Told, rng: random.Random) -> Told | None:
+    return _with_value(told, _one(_places(
+        told, lambda seen: seen.op == READ and seen.key is not None and _is_changeable(seen)), rng))
+
+
+def _watermark_raised(told: Told, rng: random.Random) -> Told | None:
+    """To a change that stands behind it."""
+    raised: list[tuple[Place, int]] = []
+    for where, messages in told.items():
+        lsn: int | None = None
+        for at in reversed(range(len(messages))):
+            if messages[at].kind == "watermark" and lsn is not None:
+                raised.append(((where, at), lsn))
+            elif messages[at].kind == "row" and messages[at].op != READ:
+                lsn = messages[at].place.commit_lsn
+    if not raised:
         return None
-    where, at = found
+    (where, at), lsn = rng.choice(raised)
     seen = told[where][at]
-    name = _changeable(seen)[0]
-    messages = list(told[where])
-    messages[at] = seen._replace(after={**(seen.after or {}), name: "planted"})
-    return {**told, where: messages}
+    return _with(told, where, at, seen._replace(place=seen.place._replace(commit_lsn=lsn)))
 
 
 def _schema_lost(told: Told, rng: random.Random) -> Told | None:
@@ -95,8 +116,8 @@ def _schema_misplaced(told: Told, rng: random.Random) -> Told | None:
     moves = []
     for where, at in _schema_changes(told):
         table = told[where][at].table
-        later = next((n for n, seen in enumerate(told[where]) if n > at and seen.kind == "row" and seen.table == table),
-                     None)
+        later = next((n for n, seen in enumerate(told[where]) if n > at and seen.kind == "row" and seen.op != READ
+                      and seen.table == table), None)
         if later is not None:
             moves.append((where, at, later))
     if not moves:
@@ -105,6 +126,19 @@ def _schema_misplaced(told: Told, rng: random.Random) -> Told | None:
     messages = list(told[where])
     messages.insert(later, messages.pop(at))
     return {**told, where: messages}
+
+
+def _with_value(told: Told, place: Place | None) -> Told | None:
+    """One with another value outside its key."""
+    if place is None:
+        return None
+    where, at = place
+    seen = told[where][at]
+    return _with(told, where, at, seen._replace(after={**(seen.after or {}), _changeable(seen)[0]: "planted"}))
+
+
+def _with(told: Told, where: Where, at: int, seen: Seen) -> Told:
+    return {**told, where: [*told[where][:at], seen, *told[where][at + 1:]]}
 
 
 def _is_changeable(seen: Seen) -> bool:
@@ -119,6 +153,20 @@ def _changeable(seen: Seen) -> list[str]:
 
 def _schema_changes(told: Told) -> list[Place]:
     return _places(told, lambda seen: seen.kind == "schema" and seen.op == ALTER)
+
+
+def _pairs(told: Told) -> list[tuple[Place, Place]]:
+    """Changes of one key and the next ones of it."""
+    last: dict[tuple[Name, bytes], int] = {}
+    found: list[tuple[Place, Place]] = []
+    for where, messages in told.items():
+        last.clear()                   # each key has one partition
+        for at, seen in enumerate(messages):
+            if seen.kind == "row" and seen.op != READ and seen.key is not None:
+                if (before := last.get((seen.table, seen.key))) is not None:
+                    found.append(((where, before), (where, at)))
+                last[seen.table, seen.key] = at
+    return found
 
 
 def _places(told: Told, wanted: Callable[[Seen], bool]) -> list[Place]:

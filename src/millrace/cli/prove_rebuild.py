@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from millrace.cli.prove_messages import DELETE, UNAVAILABLE, Row, Seen
+from millrace.cli.prove_messages import DELETE, READ, UNAVAILABLE, Row, Seen
 
 MOST = 5                               # differences of a table that are told
 
@@ -46,7 +46,8 @@ def rebuilt(events: Iterable[Seen]) -> Held:
             _apply_whole(held, seen)
         else:
             _apply(held, seen.key, seen)
-        held.columns = seen.columns or held.columns
+        if seen.op != READ or not held.columns:             # a copy may have read ahead of a schema change
+            held.columns = seen.columns or held.columns
     return held
 
 
@@ -83,8 +84,9 @@ def _apply_whole(held: Held, seen: Seen) -> None:
 
 
 def _migrate(held: Held, columns: tuple[str, ...]) -> None:
-    """The server never moves columns and adds at the end only; as many as before: one has another name."""
+    """The server never moves columns and adds at the end only; as many as before: one has another name or type. What
+    such a change does to values in rows that were there, a later copy tells."""
     renames = len(columns) == len(held.columns)
     origin = dict(zip(columns, held.columns, strict=True)) if renames else {name: name for name in columns}
     for key, row in held.keyed.items():
-        held.keyed[key] = {name: row.get(was) for name, was in origin.items()}
+        held.keyed[key] = {name: row[name] if name in row else row.get(was) for name, was in origin.items()}

@@ -5,19 +5,19 @@ In: a database. Out: its tables, some with rows; at the end all their rows, for 
 
 from __future__ import annotations
 
-import base64
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from millrace.cli.prove_messages import Name, Row
+from millrace.cli.prove_values import spelt
 
 SMALL = 12                             # tables that are only there, and written to now and then
-EPOCH = date(1970, 1, 1)
 WITHOUT_KEY = "public.visits"
+GIVEN = "given"                        # columns with a default have names that begin so, and are given their name
+STAGING = "staging_"                   # tables on their way to become partitions of `sales`; nobody is told of them
+SALES = ("public", "sales")
 # Schema, table, key, value: in topics, SQL, JSON and paths each of them must stay what it is.
 HOSTILE = (
     ("Ünit 1.x", 'a.b "c"', 'quo"te', "žluťoučký 🐎"), ("../../etc", "passwd", "back\\slash", "per%cent %s"),
@@ -44,6 +44,7 @@ CREATE TABLE imports (id bigint PRIMARY KEY, n int, note text);
 CREATE TABLE sessions (id int PRIMARY KEY, v text);
 CREATE TABLE campaigns (id int PRIMARY KEY, a text, big text);
 ALTER TABLE campaigns ALTER big SET STORAGE EXTERNAL;
+CREATE TABLE gauges (id int PRIMARY KEY, v text, amount int);
 CREATE TABLE season_0 (id int PRIMARY KEY, v text);
 CREATE TABLE sales (id int, region text, v text, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
 CREATE TABLE sales_north PARTITION OF sales FOR VALUES IN ('north');
@@ -63,13 +64,15 @@ INSERT INTO stock SELECT g, 'code ' || g, 0 FROM generate_series(1, 100) g;
 INSERT INTO imports SELECT g, 0, 'copied' FROM generate_series(1, 2000) g;
 INSERT INTO sessions SELECT g, 'copied' FROM generate_series(1, 50) g;
 INSERT INTO campaigns SELECT g, 'copied', repeat(md5(g::text), 300) FROM generate_series(1, 100) g;
+INSERT INTO gauges SELECT g, 'copied', g FROM generate_series(1, 250) g;
 INSERT INTO season_0 SELECT g, 'copied' FROM generate_series(1, 50) g;
 INSERT INTO sales SELECT g, (ARRAY['north', 'south'])[1 + g % 2], 'copied' FROM generate_series(1, 100) g;
 """
 
 _NAMES = """
 SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname !~ '^(pg_|information_schema|millrace)'
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
+  AND NOT starts_with(c.relname, 'staging_') AND n.nspname !~ '^(pg_|information_schema|millrace)'
 """
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, NULL) FROM pg_attribute a
@@ -94,6 +97,16 @@ def small(number: int) -> str:
     return f"small_{number:02}"
 
 
+def default_of(column: str) -> str | None:
+    """What rows that were there have in a new column."""
+    return column if column.startswith(GIVEN) else None
+
+
+def home_of(table: Name) -> Name | None:
+    """The table that it becomes a partition of."""
+    return SALES if table[1].startswith(STAGING) else None
+
+
 def table_names(db: psycopg.Connection[Any]) -> list[Name]:
     return [(schema, table) for schema, table in db.execute(_NAMES)]
 
@@ -113,21 +126,3 @@ def _rows(db: psycopg.Connection[Any], name: Name) -> list[Row]:
         for column, kind in columns)
     found = db.execute(sql.SQL("SELECT {} FROM {}").format(shown, table))
     return [{column: spelt(value) for (column, _), value in zip(columns, row, strict=True)} for row in found]
-
-
-def spelt(value: Any) -> Any:
-    """A value as debezium-json has it, by code of its own."""
-    match value:
-        case Decimal():
-            return str(value)
-        case datetime():
-            text = value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
-            return text.rstrip("0").rstrip(".") + "Z"
-        case date():
-            return (value - EPOCH).days
-        case bytes():
-            return base64.b64encode(value).decode()
-        case list():
-            return [spelt(one) for one in value]
-        case _:
-            return value

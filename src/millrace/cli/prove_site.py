@@ -1,6 +1,6 @@
 """Where the proof runs: a cluster with Spark and a shop's database of their own, and who is what in it.
 
-In: nothing. Out: a source and a changefeed over the shop's tables, and when everything is delivered.
+In: which changefeeds. Out: a source and the changefeeds over the shop's tables, and when everything is delivered.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 
 from millrace.cli.client import path_to
-from millrace.cli.exits import TIMED_OUT, CommandFailed
+from millrace.cli.exits import CONFLICT, FAILED, TIMED_OUT, UNREACHABLE, CommandFailed
 from millrace.cli.local import LocalCluster
-from millrace.cli.prove_shop import WITHOUT_KEY, create_tables, table_names
+from millrace.cli.prove_feeds import FEEDS, Feed
+from millrace.cli.prove_messages import Name
+from millrace.cli.prove_shop import STAGING, WITHOUT_KEY, create_tables, table_names
 from millrace.cli.prove_strikes import Kind, workers_of
 from millrace.model.tables import Lsn, lsn_text, parse_lsn
 from millrace.source.server.embedded import PostgresServer
 
-SOURCE, FEED, DATABASE = "shop", "proof", "shop"
-SINK = "kafka:?format=debezium-json&partitions=3"
+SOURCE = DATABASE = "shop"
 POSTGRES = {"logical_decoding_work_mem": "64kB", "fsync": "off", "autovacuum": "off"}   # large ones come before commit
 # Sessions of seconds: a pause longer than one of them fits into a short run.
 SETTINGS = {
@@ -36,8 +39,8 @@ POLL_S = 0.2
 
 
 class ProofSite:
-    def __init__(self, cluster: LocalCluster, server: PostgresServer) -> None:
-        self.cluster, self.server = cluster, server
+    def __init__(self, cluster: LocalCluster, server: PostgresServer, feeds: tuple[Feed, ...]) -> None:
+        self.cluster, self.server, self.feeds = cluster, server, feeds
 
     @property
     def url(self) -> str:
@@ -49,9 +52,14 @@ class ProofSite:
         found: dict[str, Any] = self.cluster.ask("GET", path_to("sources", SOURCE), kind="capture")
         return found
 
-    def changefeed(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.cluster.ask("GET", path_to("changefeeds", FEED), kind="capture")
+    def changefeed(self, feed: Feed) -> dict[str, Any]:
+        found: dict[str, Any] = self.cluster.ask("GET", path_to("changefeeds", feed.name), kind="capture")
         return found
+
+    def copy(self, table: str) -> None:
+        """Once more, by command."""
+        path = f"{path_to('sources', SOURCE)}/tables/{quote(table, safe='')}/copy"
+        self.cluster.ask("POST", path, kind="capture")
 
     def victims(self, kind: Kind) -> list[int]:
         """Pids of those who are it now."""
@@ -62,37 +70,60 @@ class ProofSite:
                 return []
             return workers_of(spark) if kind == "worker" else [spark]
         members = status["brokers" if kind in ("broker", "controller") else "captures"]
-        wanted = {"controller": lambda: status["controller"], "coordinator": lambda: status["coordinator"],
-                  "maintainer": lambda: self.changefeed()["maintainer"], "reader": lambda: self.source()["capture"]}
-        chosen = wanted[kind]() if kind in wanted else None
-        return [m["pid"] for m in members if m["pid"] is not None and (kind not in wanted or m["id"] == chosen)]
+        wanted: dict[Kind, Callable[[], list[int]]] = {
+            "controller": lambda: [status["controller"]], "coordinator": lambda: [status["coordinator"]],
+            "maintainer": lambda: [self.changefeed(feed)["maintainer"] for feed in self.feeds],
+            "reader": lambda: [self.source()["capture"]]}
+        chosen = wanted[kind]() if kind in wanted else []
+        return [m["pid"] for m in members if m["pid"] is not None and (kind not in wanted or m["id"] in chosen)]
 
     # -- begin -----------------------------------------------------------------------------------------------------
 
     def create(self, timeout_s: float) -> None:
-        """Source and changefeed, while nobody writes: a witness can be called before the first change."""
+        """Source and changefeeds, while nobody writes: a witness can be called before the first change."""
         self.cluster.ask("POST", "/api/v2/sources", {
-            "name": SOURCE, "url": self.server.reference_url(DATABASE), "tables": ["*.*"], "partitions": 2,
-            "carry_whole": [WITHOUT_KEY]}, kind="capture")
+            "name": SOURCE, "url": self.server.reference_url(DATABASE), "tables": ["*.*", f"!public.{STAGING}*"],
+            "partitions": 2, "carry_whole": [WITHOUT_KEY]}, kind="capture")
         self._wait(self._why_not_streaming, "the source", timeout_s)
-        self.cluster.ask("POST", "/api/v2/changefeeds", {
-            "id": FEED, "source": SOURCE, "tables": ["*.*"], "sink": SINK}, kind="capture")
+        for feed in self.feeds:
+            self._wait(partial(self._why_not_made, feed), f"changefeed {feed.name}", timeout_s)
 
     def wait_placed(self, timeout_s: float) -> None:
         """Every table has its dispatchers, and they work."""
         with psycopg.connect(self.url) as db:
-            tables = len(table_names(db))
-        self._wait(lambda: self._why_not_placed(tables), "the changefeed", timeout_s)
+            names = table_names(db)
+        for feed in self.feeds:
+            tables = sum(feed.views(name) is not None for name in names)
+            self._wait(partial(self._why_not_placed, feed, tables), feed.name, timeout_s)
 
     def wait_read(self, lsn: Lsn, timeout_s: float) -> None:
         """The log has every change up to `lsn`."""
         self._wait(lambda: self._why_not_read(lsn), f"the log at {lsn_text(lsn)}", timeout_s)
 
+    def wait_copied(self, timeout_s: float) -> None:
+        """Every table is carried, and nobody is owed a copy."""
+        with psycopg.connect(self.url) as db:
+            names = table_names(db)
+        self._wait(lambda: self._why_not_copied(names), "copies", timeout_s)
+
     def wait_delivered(self, lsn: Lsn, timeout_s: float) -> float:
-        """Seconds until the checkpoint is at or above `lsn`."""
+        """Seconds until all checkpoints are at or above `lsn`."""
         began = time.monotonic()
-        self._wait(lambda: self._why_not_at(lsn), f"checkpoint {lsn_text(lsn)}", timeout_s)
+        for feed in self.feeds:
+            self._wait(partial(self._why_not_at, feed, lsn), f"{feed.name} at {lsn_text(lsn)}", timeout_s)
         return time.monotonic() - began
+
+    def _why_not_made(self, feed: Feed) -> str:
+        """Asked for until somebody answers: settings of tables are held against Spark, which may take its time."""
+        body = {"id": feed.name, "source": SOURCE, "tables": feed.tables, "sink": feed.sink, "settings": feed.settings}
+        try:
+            self.cluster.ask("POST", "/api/v2/changefeeds", body, kind="capture")
+        except CommandFailed as error:
+            if error.code in (UNREACHABLE, TIMED_OUT):
+                return str(error)
+            if error.code != CONFLICT:                      # made by an attempt whose answer was lost
+                raise CommandFailed(str(error)) from None
+        return ""
 
     def _why_not_streaming(self) -> str:
         found = self.source()
@@ -105,16 +136,24 @@ class ProofSite:
         at = found["resolved"]
         return "" if at is not None and parse_lsn(at) >= lsn else f"at {at}: {found['state']}: {found['why']}"
 
-    def _why_not_placed(self, tables: int) -> str:
-        found = self.changefeed()
+    def _why_not_copied(self, names: list[Name]) -> str:
+        """One that is renamed while somebody asks has its new name soon."""
+        found = self.source()
+        states = {(table["schema"], table["table"]): table for table in found["tables"]}
+        owed = [f"{'.'.join(name)} is not carried" for name in names if name not in states]
+        owed += [f"{table['name']}: {table['why']}" for table in states.values() if table["state"] == "needs_copy"]
+        return "; ".join([*owed, *(f"copy of {one['table']}" for one in found["copies"] if one["state"] != "done")][:3])
+
+    def _why_not_placed(self, feed: Feed, tables: int) -> str:
+        found = self.changefeed(feed)
         if found["state"] == "normal" and found["tables_count"] == tables and (
                 found["working_count"] == found["dispatchers_count"]):
             return ""
         placed = f"{found['working_count']} of {found['dispatchers_count']} dispatchers work"
         return f"{placed}, {found['tables_count']} of {tables} tables; {_troubles(found)}"
 
-    def _why_not_at(self, lsn: Lsn) -> str:
-        found = self.changefeed()
+    def _why_not_at(self, feed: Feed, lsn: Lsn) -> str:
+        found = self.changefeed(feed)
         if found["isolated_count"]:
             raise CommandFailed(f"{found['isolated_count']} tables are isolated; {_troubles(found)}")
         at = found["checkpoint"]
@@ -126,7 +165,7 @@ class ProofSite:
             try:
                 why = why_not()
             except CommandFailed as error:
-                if error.code == 1:
+                if error.code == FAILED:
                     raise
                 why = str(error)
             if not why:
@@ -144,8 +183,8 @@ def _troubles(found: dict[str, Any]) -> str:
 
 
 @contextmanager
-def proof_site(*, captures: int = 3, spark: bool = True, settings: Mapping[str, str] | None = None, logs: str = "",
-               ) -> Iterator[ProofSite]:
+def proof_site(*, feeds: tuple[Feed, ...] = FEEDS, captures: int = 3, spark: bool = True,
+               settings: Mapping[str, str] | None = None, logs: str = "") -> Iterator[ProofSite]:
     """`spark`: started with the cluster; else `settings` name one. `logs`: where the logs of all processes are put when
     it is over; "": they go with the rest."""
     with tempfile.TemporaryDirectory(prefix="millrace-proof-") as directory:
@@ -158,7 +197,7 @@ def proof_site(*, captures: int = 3, spark: bool = True, settings: Mapping[str, 
             create_tables(server.url(DATABASE))
             with LocalCluster(3, captures=captures, spark=spark, settings={**SETTINGS, **(settings or {})}) as cluster:
                 try:
-                    yield ProofSite(cluster, server)
+                    yield ProofSite(cluster, server, feeds)
                 finally:
                     if logs:
                         shutil.copytree(os.path.join(cluster.dir, "logs"), logs, dirs_exist_ok=True)

@@ -24,6 +24,7 @@ from millrace.ops import processes
 Kind = Literal["capture", "coordinator", "maintainer", "reader", "broker", "controller", "spark", "worker"]
 How = Literal["kill", "pause"]
 KINDS: tuple[Kind, ...] = ("capture", "coordinator", "maintainer", "reader", "broker", "controller", "spark", "worker")
+HOWS: tuple[How, ...] = ("kill", "pause")
 LOOK_AGAIN_S = 0.2                     # for somebody who is just being started
 
 Victims = Callable[[Kind], list[int]]  # pids of those who are it now
@@ -43,13 +44,12 @@ class Times(NamedTuple):
 
 
 def deck(rng: random.Random) -> Iterator[Stroke]:
-    """Every kind once before any comes again; of two of one kind one is killed and one paused."""
-    hows: dict[Kind, list[How]] = {kind: [] for kind in KINDS}
+    """Every kind once before any comes again; half of them are killed, half paused, and the next time the other way."""
     while True:
-        for kind in rng.sample(KINDS, len(KINDS)):
-            if not hows[kind]:
-                hows[kind] = rng.sample(("kill", "pause"), 2)
-            yield Stroke(kind, hows[kind].pop())
+        hows: list[How] = rng.sample(HOWS * (len(KINDS) // len(HOWS)), len(KINDS))
+        for turned in (False, True):
+            for kind, how in rng.sample(list(zip(KINDS, hows, strict=True)), len(KINDS)):
+                yield Stroke(kind, HOWS[HOWS.index(how) - turned])
 
 
 class Strikes:
@@ -86,30 +86,37 @@ class Strikes:
 
     def _run(self) -> None:
         try:
+            missed: list[Stroke] = []
             for stroke in deck(self._rng):
-                if self._stop.wait(self._rng.uniform(*self._times.between_s)):
-                    return
-                self._strike(stroke)
+                missed, tried = [], [stroke, *missed]      # who was not met may take long to come back
+                for one in tried:
+                    if self._stop.wait(self._rng.uniform(*self._times.between_s)):
+                        return
+                    if not self._strike(one):
+                        missed.append(one)
         except Exception as error:
             self._error = error
 
-    def _strike(self, stroke: Stroke) -> None:
+    def _strike(self, stroke: Stroke) -> bool:
+        """Whether somebody of the kind was there."""
         pid = self._find(stroke.kind)
         started = None if pid is None else processes.start_time(pid)
         number = signal.SIGKILL if stroke.how == "kill" else signal.SIGSTOP
         if pid is None or not processes.send(pid, started, number):
             self.missed[stroke.kind] += 1
-            return
-        self.count[stroke] += 1
+            return False
         if stroke.how == "kill":
             self._say(f"kill -9 {pid}: {stroke.kind}")
-            return
+            self.count[stroke] += 1
+            return True
         pause_s = self._rng.uniform(*self._times.pause_s)
         try:
             self._say(f"pause {pid} for {pause_s:.1f} s: {stroke.kind}")
-            self._stop.wait(pause_s)
+            is_cut = self._stop.wait(pause_s)
         finally:
             processes.send(pid, started, signal.SIGCONT)
+        self.count[stroke] += not is_cut       # shorter than a session it hurts nobody
+        return True
 
     def _find(self, kind: Kind) -> int | None:
         """Somebody may be dead or not yet in office; nobody comes back for ever."""

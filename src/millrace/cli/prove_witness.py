@@ -1,45 +1,42 @@
-"""A witness of everything a database committed: a slot of its own, read at the end, decoded by code of its own.
+"""A witness of everything a database committed: what it held at first, then a slot of its own, read at the end.
 
-    PostgreSQL ──pgoutput, protocol 1──▶ Witness.history ──▶ Happened: commit LSN, index in it, op, key, columns
-
-In: a database and its WAL since `open`. Out: every change of every table in its place. Promise: nothing of the product
-takes part, so that product and witness are wrong together only where PostgreSQL is.
+In: a database and its WAL since `open`. Out: every row that was there, and every change of every table in its place,
+with its values. Promise: nothing of the product takes part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from struct import Struct
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 
-from millrace.cli.prove_messages import ALTER, DELETE, INSERT, TRUNCATE, UPDATE, Happened, Name, Texts
-from millrace.model.tables import IDENTITY_FULL, Lsn, Oid, Place, lsn_text
+from millrace.cli.prove_decoding import happened
+from millrace.cli.prove_messages import READ, Happened, Name
+from millrace.cli.prove_shop import all_rows, home_of
+from millrace.model.tables import Lsn, Oid, Place, lsn_text
 
 SLOT = PUBLICATION = "witness"
 PAGE_ROWS = 5000
-_I8, _I16, _I32, _I64 = (Struct(f">{code}") for code in "bhIq")
+AT_FIRST = Place(0, 0)
+_TABLES = """
+SELECT c.oid::int8, n.nspname, c.relname,
+  (SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_attribute a
+   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+  (SELECT array_agg(a.atttypid::int8 ORDER BY a.attnum) FROM pg_attribute a
+   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+  (SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_index i
+   JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+   WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')
+"""
 
 
-class _Table(NamedTuple):
-    """A relation as the stream described it last."""
-
+class _Known(NamedTuple):
     oid: Oid
-    name: Name
-    identity: str
-    columns: tuple[tuple[str, bool, int, int], ...]        # name, of the key, type, modifier
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(column[0] for column in self.columns)
-
-    def key(self, cells: list[str | None]) -> Texts | None:
-        """Under FULL the stream calls every column one of the key."""
-        if self.identity == IDENTITY_FULL:
-            return None
-        return tuple(cell for cell, column in zip(cells, self.columns, strict=True) if column[1])
+    columns: tuple[str, ...]
+    types: tuple[int, ...]
+    keys: tuple[str, ...]
 
 
 class Witness:
@@ -47,11 +44,18 @@ class Witness:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._tables: dict[Name, _Known] = {}              # that were there at first
+        self._oids: frozenset[Oid] = frozenset()
+        self._first: list[Happened] = []
 
     def __enter__(self) -> Witness:
         with psycopg.connect(self._url, autocommit=True) as db:
             db.execute(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES WITH (publish_via_partition_root = true)")
             db.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
+            self._tables = _tables(db)
+            self._oids = frozenset(table.oid for table in self._tables.values())
+        self._first = [_held(name, self._tables[name], row) for name, rows in all_rows(self._url).items()
+                       for row in rows]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -60,105 +64,29 @@ class Witness:
             db.execute(f"DROP PUBLICATION {PUBLICATION}")
 
     def history(self, upto: Lsn) -> list[Happened]:
-        with psycopg.connect(self._url) as db, db.cursor("witness", binary=True) as cursor:
+        with psycopg.connect(self._url, options="-c TimeZone=UTC") as db, db.cursor("witness", binary=True) as cursor:
+            keys = {table.oid: table.keys for table in self._tables.values()}
             cursor.itersize = PAGE_ROWS
             cursor.execute("SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, "
                            "'proto_version', '1', 'publication_names', %s)", (SLOT, lsn_text(upto), PUBLICATION))
-            return list(happened(bytes(data) for (data,) in cursor))
+            seen = happened((bytes(data) for (data,) in cursor), keys)
+            return [*self._first, *map(self._placed, seen)]
+
+    def _placed(self, one: Happened) -> Happened:
+        """How messages must tell of it."""
+        if (home := home_of(one.table)) is not None:
+            return one._replace(oid=self._tables[home].oid, table=home, told="apart")
+        return one if one.oid in self._oids else one._replace(told="joining")
 
 
-def happened(messages: Iterable[bytes]) -> Iterator[Happened]:
-    """The changes of committed transactions, in the order of their commits."""
-    tables: dict[Oid, _Table] = {}
-    commit, seqs = 0, dict[Oid, int]()
-
-    def one(table: _Table, op: str, key: Texts | None) -> Happened:
-        seqs[table.oid] = seqs.get(table.oid, -1) + 1
-        return Happened(table.oid, table.name, Place(commit, seqs[table.oid]), op, key, table.names)
-
-    for data in messages:
-        read = _Reading(data)
-        match read.letter():
-            case "B":
-                commit, seqs = read.number(_I64), {}
-            case "R":
-                table = read.table()
-                before = tables.get(table.oid)
-                tables[table.oid] = table
-                if before is not None and before != table:
-                    yield one(table, ALTER, None)
-            case "T":
-                count, _ = read.number(_I32), read.number(_I8)
-                for _ in range(count):
-                    yield one(tables[read.number(_I32)], TRUNCATE, None)
-            case "I" | "U" | "D" as letter:
-                table = tables[read.number(_I32)]
-                for op, key in _row(letter, table, read):
-                    yield one(table, op, key)
+def _tables(db: psycopg.Connection[Any]) -> dict[Name, _Known]:
+    return {(schema, name): _Known(oid, tuple(columns or ()), tuple(types or ()), tuple(keys or ()))
+            for oid, schema, name, columns, types, keys in db.execute(_TABLES)}
 
 
-def _row(letter: str, table: _Table, read: _Reading) -> Iterator[tuple[str, Texts | None]]:
-    """A change of the key is a delete and an insert."""
-    if letter == "I":
-        read.letter()
-        yield INSERT, table.key(read.cells())
-        return
-    which = read.letter()
-    old = table.key(read.cells()) if which in "KO" else None
-    if letter == "D":
-        yield DELETE, old
-        return
-    if which in "KO":
-        read.letter()
-    cells = read.cells()
-    if which == "K":
-        assert old is not None
-        new = tuple(now if now is not None else was for now, was in zip(table.key(cells) or (), old, strict=True))
-        yield DELETE, old
-        yield INSERT, new
-    else:
-        yield UPDATE, table.key(cells)
-
-
-class _Reading:
-    """One message of pgoutput, from its front."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
-
-    def number(self, form: Struct) -> int:
-        found: int = form.unpack_from(self._data, self._at)[0]
-        self._at += form.size
-        return found
-
-    def letter(self) -> str:
-        self._at += 1
-        return chr(self._data[self._at - 1])
-
-    def text(self) -> str:
-        end = self._data.index(b"\0", self._at)
-        found = self._data[self._at:end].decode()
-        self._at = end + 1
-        return found
-
-    def table(self) -> _Table:
-        oid, schema, name, identity = self.number(_I32), self.text(), self.text(), self.letter()
-        columns = []
-        for _ in range(self.number(_I16)):
-            is_key = bool(self.number(_I8) & 1)
-            columns.append((self.text(), is_key, self.number(_I32), self.number(_I32)))
-        return _Table(oid, (schema or "pg_catalog", name), identity, tuple(columns))
-
-    def cells(self) -> list[str | None]:
-        """None: null, or not sent since it did not change."""
-        return [self._cell() for _ in range(self.number(_I16))]
-
-    def _cell(self) -> str | None:
-        if self.letter() != "t":
-            return None
-        size = self.number(_I32)
-        self._at += size
-        return self._data[self._at - size:self._at].decode()
+def _held(name: Name, table: _Known, row: dict[str, Any]) -> Happened:
+    key = tuple(str(row[column]) for column in table.keys) or None
+    return Happened(table.oid, name, AT_FIRST, READ, key, table.columns, table.types, after=row, told="apart")
 
 
 def last_lsn(url: str) -> Lsn:

@@ -4,7 +4,8 @@
 
 Inserts, updates with and without their large values, changes and exchanges of keys, deletes, several changes of one key
 in a transaction, savepoints rolled back, transactions larger than the server's memory for decoding; the first writer
-also adds, drops and renames columns, renames a table and truncates one, amidst changes of the same transaction.
+also adds columns with and without a default, drops, renames and retypes them, renames a table and truncates one, amidst
+changes of the same transaction. Tables that join later are written to as soon as they are there.
 What loses a race is rolled back and counted; any other error ends the writer and is told.
 """
 
@@ -13,12 +14,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from types import TracebackType
-from typing import Any
 
 import psycopg
 from psycopg import errors, sql
 
-from millrace.cli.prove_changes import Changes, Step
+from millrace.cli.prove_changes import Step
+from millrace.cli.prove_schema import SchemaChanges
 from millrace.cli.prove_shop import HOSTILE, SMALL, small
 
 BULK_ROWS = 3_000
@@ -30,19 +31,13 @@ TOUCH = """
 INSERT INTO customers VALUES (0, 'first'); INSERT INTO products VALUES (0, 'first'); INSERT INTO orders VALUES (0);
 INSERT INTO order_lines VALUES (0, 0); INSERT INTO carts VALUES (0); INSERT INTO stock VALUES (0, 'first');
 INSERT INTO visits VALUES (0, 'first'); INSERT INTO imports VALUES (0); INSERT INTO sessions VALUES (0);
-INSERT INTO campaigns VALUES (0, 'seen'); INSERT INTO season_0 VALUES (0); INSERT INTO sales VALUES (0, 'north');
+INSERT INTO campaigns VALUES (0, 'seen'); INSERT INTO gauges VALUES (0, 'seen'); INSERT INTO season_0 VALUES (0);
+INSERT INTO sales VALUES (0, 'north');
 """
 
 
-class Writer(Changes):
+class Writer(SchemaChanges):
     """`step` runs one transaction and says what it was."""
-
-    def __init__(self, db: psycopg.Connection[Any], seed: int, *, number: int) -> None:
-        super().__init__(db, seed, number=number)
-        self.serial = self.season = 0
-        self.columns: list[str] = []                       # added to `campaigns`
-        self._schema: list[Step] = [self.add_column, self.rename_column, self.truncate, self.rename_table,
-                                    self.add_column, self.drop_column]
 
     def touch_all(self) -> None:
         """A row in every table, so that whoever watches knows each of them before it changes its form."""
@@ -64,7 +59,7 @@ class Writer(Changes):
         if self.steps % BULK_EVERY == (self.number + 1) * 40:
             return self.bulk()
         if self.number == 0 and self.steps % SCHEMA_EVERY == 0:
-            return self._alter(self._schema[(self.steps // SCHEMA_EVERY) % len(self._schema)])
+            return self._alter(self.schema_changes[self.steps // SCHEMA_EVERY % len(self.schema_changes)])
         shape = self.rng.choices([self._plain, self._several, self._rolled_back, self._savepoints], [50, 25, 8, 17])[0]
         with self.db.transaction(force_rollback=shape == self._rolled_back):
             shape()
@@ -72,14 +67,14 @@ class Writer(Changes):
 
     def _alter(self, change: Step) -> str:
         """What is not committed did not happen to our own memory either."""
-        columns, season = list(self.columns), self.season
+        before = self.mine.copy()
         try:
             with self.db.transaction():
                 self.change()
                 change()
                 self.change()
         except LOST_RACE:
-            self.columns, self.season = columns, season
+            self.mine = before
             raise
         return change.__name__
 
@@ -121,52 +116,6 @@ class Writer(Changes):
         self.db.execute("INSERT INTO imports SELECT g, g %% 13, 'note ' || g FROM generate_series(%s::bigint, %s) g",
                         (first, first + rows - 1))
 
-    # -- schema changes: a row behind each, since the stream tells the new form with its first row -----------------
-
-    def add_column(self) -> None:
-        self.serial += 1
-        self.columns.append(f"x{self.serial}")
-        self.db.execute(_altered("ADD COLUMN {} text", self.columns[-1]))
-        self._touch()
-        self.db.execute(sql.SQL("UPDATE campaigns SET {} = 'set' WHERE id % 3 = 0").format(
-            sql.Identifier(self.columns[-1])))
-
-    def drop_column(self) -> None:
-        if self.columns:
-            self.db.execute(_altered("DROP COLUMN {}", self.columns.pop(self.rng.randrange(len(self.columns)))))
-            self._touch()
-
-    def rename_column(self) -> None:
-        if self.columns:
-            self.serial += 1
-            at = self.rng.randrange(len(self.columns))
-            old, self.columns[at] = self.columns[at], f"renamed {self.serial}"
-            self.db.execute(_altered("RENAME COLUMN {} TO {}", old, self.columns[at]))
-            self._touch()
-
-    def _touch(self) -> None:
-        self.db.execute("INSERT INTO campaigns (id, a) VALUES (0, 'seen') ON CONFLICT (id) DO UPDATE SET a = 'seen'")
-
-    def seasons(self) -> None:
-        self.put(sql.Identifier(f"season_{self.season}"), "id", "v")
-
-    def rename_table(self) -> None:
-        self.seasons()
-        self.season += 1
-        self.db.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(
-            sql.Identifier(f"season_{self.season - 1}"), sql.Identifier(f"season_{self.season}")))
-        self.seasons()
-
-    def truncate(self) -> None:
-        self.sessions()
-        self.db.execute("TRUNCATE sessions")
-        self.sessions()
-
-
-def _altered(text: str, *names: str) -> sql.Composed:
-    body = sql.SQL(text).format(*map(sql.Identifier, names))
-    return sql.SQL("ALTER TABLE campaigns {}").format(body)
-
 
 # -- threads -----------------------------------------------------------------------------------------------------------
 
@@ -177,6 +126,7 @@ class Writers:
     def __init__(self, url: str, *, seed: int, count: int, pause_s: float) -> None:
         self._url, self._seed, self._count, self._pause_s = url, seed, count, pause_s
         self.counts: Counter[str] = Counter()
+        self.joined: list[str] = []                         # tables that came later
         self._closing = threading.Event()
         self._errors: list[Exception] = []
         self._threads: list[threading.Thread] = []
@@ -209,7 +159,7 @@ class Writers:
         counts: Counter[str] = Counter()
         try:
             with psycopg.connect(self._url, autocommit=True, prepare_threshold=None) as db:
-                writer = Writer(db, self._seed, number=number)
+                writer = Writer(db, self._seed, number=number, joined=self.joined)
                 while not self._closing.wait(self._pause_s):
                     counts[writer.step()] += 1
         except Exception as error:

@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 StreamHandler = Callable[[BrokerId, memoryview], None]
 PeerCallback = Callable[[BrokerId], None]
 
+BUSY = 0.75       # a link that carried something both ways within this part of a ping period needs no ping
+
 
 def ignore(_: BrokerId) -> None:
     """A callback nobody wanted."""
@@ -42,6 +44,7 @@ class Link:
         self.dials = 0
         self._calls: dict[int, asyncio.Future[Message]] = {}
         self._next = 0
+        self._spoke_at = 0.0
         self._changed = asyncio.Event()      # the address changed or the link went up: someone may be waiting
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
@@ -69,7 +72,9 @@ class Link:
         assert self.conn is not None
         self._next += 1
         correlation = self._next & 0xFFFFFFFF
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._spoke_at = loop.time()
+        future: asyncio.Future[Message] = loop.create_future()
         self._calls[correlation] = future
         self.conn.write(links.encode_message(links.REQUEST, correlation, message))
         try:
@@ -146,7 +151,7 @@ class Link:
         silent_s = now - conn.heard_at
         if silent_s > limits.LINK_SILENCE_S or (not self.up and silent_s > limits.LINK_CONNECT_S):
             conn.abort()
-        elif self.up:
+        elif self.up and max(silent_s, now - self._spoke_at) > BUSY * limits.LINK_PING_S:
             conn.write([links.header(links.PING, 0, 0)])
 
     def _drop(self, why: str) -> None:

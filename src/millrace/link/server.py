@@ -15,6 +15,7 @@ from millrace import limits
 from millrace.errors import ForeignDirectory, Malformed, MillraceError
 from millrace.link.conn import Chunk, FrameConn
 from millrace.model.messages import Hello, Message, RemoteError
+from millrace.ops.naps import next_look
 from millrace.wire import links
 
 log = structlog.get_logger(__name__)
@@ -107,7 +108,7 @@ class LinkServer:
             if why:
                 log.info("link cut off", peer=peer.member, why=why)
                 conn.abort()
-        self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+        self._sweeper = loop.call_at(next_look(loop.time(), SWEEP_S), self._sweep)
 
     def _frame(self, conn: FrameConn, view: memoryview) -> None:
         kind, correlation, body = links.decode_header(view)

@@ -33,12 +33,13 @@ from millrace.model.messages import (
     Registered,
     ReplicaReport,
 )
+from millrace.ops.naps import next_look
 from millrace.ops.ports import Ports
 
 log = structlog.get_logger(__name__)
 
 RETRY_S = 0.1
-LAG_PROBE_S = 0.25      # sixteen looks within a lease; an idle broker should sleep
+LAG_PROBE_S = 0.5       # eight looks within a lease; an idle broker should sleep
 HEARTBEATS_IN_FLIGHT_MAX = 8
 
 
@@ -231,11 +232,12 @@ class Membership:
         """Loop lag is a safety value: whoever runs late may believe in a lease that is over."""
         loop = asyncio.get_running_loop()
         lag_s = max(0.0, loop.time() - expected_at)
-        self._stats.loop_lag_s = max(lag_s, self._stats.loop_lag_s * 0.75)    # fades within seconds
+        self._stats.loop_lag_s = max(lag_s, self._stats.loop_lag_s * 0.5)     # fades within seconds
         self._stats.loop_lag_max_s = max(self._stats.loop_lag_max_s, lag_s)
         if lag_s > self._config.lease_s / 2 and self._had_lease:
             self._give_up_lease(f"the loop ran {lag_s:.2f} s late")
-        self._timers["probe"] = loop.call_later(LAG_PROBE_S, self._probe, loop.time() + LAG_PROBE_S)
+        again_at = next_look(loop.time(), LAG_PROBE_S)
+        self._timers["probe"] = loop.call_at(again_at, self._probe, again_at)
 
     # -- metadata --------------------------------------------------------------------------------------------------
 

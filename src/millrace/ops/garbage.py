@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import gc
 
+from millrace.ops.naps import next_look
+
 LOOK_S = 1.0
 ALL_S = 6 * 3600.0
 YOUNG, MIDDLE = 5_000, 10     # a middle collection every 50,000 objects that stay
@@ -38,7 +40,7 @@ class Garbage:
 
     def _look(self) -> None:
         now = self._loop.time()
-        self._timer = self._loop.call_at(now + LOOK_S, self._look)
+        self._timer = self._loop.call_at(next_look(now, LOOK_S), self._look)
         if now >= self._all_at:
             self._all_at = now + ALL_S
             gc.unfreeze()

@@ -102,15 +102,17 @@ def boot_of(boot_id: str) -> str:
 class RealProcesses:
     def __init__(self) -> None:
         self._boot_id = read_boot_id()
+        self._me: ProcessIdentity | None = None
 
     def me(self) -> ProcessIdentity:
         pid = os.getpid()
         stat = process_stat(pid)
         assert stat is not None, "/proc is not mounted"
-        return ProcessIdentity(self._boot_id, pid, stat.start_time)
+        self._me = ProcessIdentity(self._boot_id, pid, stat.start_time)
+        return self._me
 
     def is_gone(self, process: ProcessIdentity) -> bool:
-        if process.boot_id != self._boot_id:
+        if process.boot_id != self._boot_id or process == self._me:
             return False
         stat = process_stat(process.pid)
         if stat is None:

@@ -18,6 +18,7 @@ import structlog
 from millrace import limits
 from millrace.core.tenure import Tenure
 from millrace.errors import Deposed, MillraceError, OfficeHeld
+from millrace.ops.naps import nap, next_look
 from millrace.ops.ports import Ports
 from millrace.store.contract import Candidate, Holder, Store
 
@@ -31,7 +32,7 @@ class CampaignTimes:
     tenure_s: float = limits.TENURE_S
     renew_s: float = limits.TENURE_RENEW_S
     clock_drift_max: float = limits.CLOCK_DRIFT_MAX
-    tick_s: float = 0.25               # how late proof of the death of a holder may be noticed without a hint
+    tick_s: float = 0.5                # how late proof of the death of a holder may be noticed without a hint
     eager_s: float = 0.5               # after a hint the holder is looked for in short steps, this long
     eager_step_s: float = 0.01         # a killed process closes its sockets a little before it is gone
 
@@ -88,13 +89,11 @@ class Campaign:
     async def _nap(self) -> None:
         """Until it is time to try, in steps short enough to notice a gone holder."""
         now = self._ports.clock.now()
-        step_s = self._times.eager_step_s if now < self._eager_until else self._times.tick_s
+        loop_now = asyncio.get_running_loop().time()
+        eager = now < self._eager_until
+        look_at = loop_now + self._times.eager_step_s if eager else next_look(loop_now, self._times.tick_s)
         self._poke.clear()
-        try:
-            async with asyncio.timeout(min(step_s, max(self.tenure.wait_s(now), 0.001))):
-                await self._poke.wait()
-        except TimeoutError:
-            pass
+        await nap(self._poke, min(look_at, loop_now + max(self.tenure.wait_s(now), 0.001)))
 
     async def _try(self) -> bool:
         """One look at the office, and an attempt if it is free."""

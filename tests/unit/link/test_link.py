@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 
+from millrace import limits
 from millrace.errors import NotController, TimedOut, Unreachable
 from millrace.link.pool import LinkPool
 from millrace.link.server import LinkServer, Peer
@@ -152,6 +153,40 @@ def test_streams_share_the_one_connection() -> None:
         assert got == [b"abc"]
         assert back == [b"x" * 200_000 + b"y"]
         assert len(server.peers) == 1
+        await pool.close()
+        await server.close()
+
+    run(main())
+
+
+def test_L4_an_idle_link_is_pinged_and_stays_a_busy_one_needs_no_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    pings = 0
+    header = links.header
+
+    def counted(kind: int, correlation: int, size: int) -> bytes:
+        nonlocal pings
+        pings += kind == links.PING
+        return header(kind, correlation, size)
+
+    monkeypatch.setattr(links, "header", counted)
+    monkeypatch.setattr(limits, "LINK_PING_S", 0.2)
+    monkeypatch.setattr(limits, "LINK_SILENCE_S", 1.0)
+
+    async def main() -> None:
+        port = free_port()
+        server = await serve(2, port)
+        pool = LinkPool(hello(1), PORTS)
+        pool.set_address(2, "127.0.0.1", port)
+        link = pool.links[2]
+        await until(lambda: link.up)
+        await until(lambda: pings >= 8)                   # longer than the silence that ends a link
+        assert (link.up, link.dials) == (True, 1)
+        before, loop = pings, asyncio.get_running_loop()
+        ends = loop.time() + 1.0
+        while loop.time() < ends:
+            await pool.call(2, AskProducerIds(broker=1, incarnation=0))
+            await asyncio.sleep(0.01)
+        assert pings - before <= 2, "five periods, all of them busy but for a stall of this machine"
         await pool.close()
         await server.close()
 

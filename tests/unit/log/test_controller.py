@@ -72,7 +72,8 @@ def test_L18_without_proof_the_office_changes_within_a_tenure_and_stops_no_write
                 assert node.lease_until > node.ports.clock.now(), "a change of controller takes less than a lease"
         assert w.fences() == []
         await w.until(lambda: w.fences())
-        assert w.sim.loop.time() - served_at == pytest.approx(limits.SESSION_S, abs=0.3), "one full session first"
+        late_s = w.sim.loop.time() - served_at - limits.SESSION_S
+        assert -0.1 <= late_s <= ControllerConfig().tick_s + 0.05, "one full session first, then the next look"
 
     play(story, one_machine=False)
 

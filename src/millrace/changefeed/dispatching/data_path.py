@@ -155,6 +155,6 @@ class DataPath:
     def _feed(self, feed: str) -> FeedRounds:
         if feed not in self._feeds:
             self._feeds[feed] = FeedRounds(
-                feed, self._jobs, self._ports, cores=self._cores, deadline_s=self._deadline_s,
+                feed, self._client, self._jobs, self._ports, cores=self._cores, deadline_s=self._deadline_s,
                 passed=partial(self._passed, feed))
         return self._feeds[feed]

@@ -17,7 +17,7 @@ class ControllerConfig:
     renew_s: float = limits.TENURE_RENEW_S
     clock_drift_max: float = limits.CLOCK_DRIFT_MAX
     leader_balance_s: float = limits.LEADER_BALANCE_S  # 0: leaders stay where elections put them
-    tick_s: float = 0.25               # how late silence may be noticed; proof of death too when no link broke
+    tick_s: float = 0.5                # how late silence may be noticed; proof of death too when no link broke
     eager_s: float = 0.5               # after a lost connection the process is looked for in short steps, this long
     eager_step_s: float = 0.01         # a killed process closes its sockets a little before it is gone
     snapshot_every_records: int = limits.SNAPSHOT_EVERY_RECORDS

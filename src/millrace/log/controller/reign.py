@@ -48,6 +48,7 @@ from millrace.model.messages import (
     ReplicaReport,
 )
 from millrace.model.records import PartitionChanged
+from millrace.ops.naps import nap, next_look
 from millrace.ops.ports import Ports
 
 log = structlog.get_logger(__name__)
@@ -114,13 +115,11 @@ class Reign:
             self._fence_gone()
             self._fence_silent(now)
             self._balance_leaders(now)
-            pause_s = self._config.eager_step_s if now < self._eager_until else self._config.tick_s
+            loop_now = asyncio.get_running_loop().time()
+            eager = now < self._eager_until
             self._look.clear()
-            try:
-                async with asyncio.timeout(pause_s):
-                    await self._look.wait()
-            except TimeoutError:
-                pass
+            await nap(self._look, loop_now + self._config.eager_step_s if eager
+                      else next_look(loop_now, self._config.tick_s))
 
     async def end(self) -> None:
         """From here on every handler that still runs says NotController."""

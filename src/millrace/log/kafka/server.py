@@ -32,6 +32,7 @@ from millrace.log.kafka import (
 from millrace.log.kafka.client import Client, Slot
 from millrace.log.kafka.lookup import is_own
 from millrace.log.kafka.shell import OWN, WHO, KafkaOptions, KafkaStats, Service, Shell
+from millrace.ops.naps import next_look
 from millrace.wire.kafka import apis, hot
 from millrace.wire.kafka.apis import Key
 from millrace.wire.kafka.codec import APIS, Api, Fields, decode
@@ -158,7 +159,7 @@ class KafkaServer:
                 log.info("client cut off", peer=conn.peername, why=why)
                 self.stats.connections_cut += 1
                 conn.abort()
-        self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+        self._sweeper = loop.call_at(next_look(loop.time(), SWEEP_S), self._sweep)
 
     # -- requests --------------------------------------------------------------------------------------------------
 
