@@ -81,7 +81,14 @@ def test_A2_C8_a_changefeed_through_its_life_by_commands(tmp_path: Path, capsys:
         settings.write_text("settings:\n- tables: public.orders\n  topic: all_orders\n")
         assert await millrace("changefeed", "update", "orders", "--config", str(settings)) == "updated orders\n"
         assert "topic all_orders" in await millrace("changefeed", "get", "orders")
-        assert "moves 2 tables" in await millrace("changefeed", "resume", "orders", "--wait")
+        assert "or `beginning`" in await millrace("changefeed", "resume", "orders", "--position", "0/1", code=4)
+        resumed = await millrace("changefeed", "resume", "orders", "--position", "now", "--wait")
+        assert resumed.splitlines()[1].startswith("warning: position: changes committed after 0/3E8 are delivered")
+        assert "moves 2 tables" in resumed
+        assert await millrace("changefeed", "update", "orders", "--tables", "public.orders") == "updated orders\n"
+        await w.eventually("/api/v2/changefeeds/orders", lambda body: body["tables_count"] == 1)
+        assert await millrace("changefeed", "update", "orders", "--tables", "public.*") == "updated orders\n"
+        await w.eventually("/api/v2/changefeeds/orders", lambda body: body["working_count"] == 2)
         await w.log.client.create_topic("all_orders", partitions=1)
         gone = await millrace("changefeed", "remove", "orders", "--wait")
         assert gone.splitlines() == ["removed orders: its positions, records and quarantine", "kept: topic all_orders"]
