@@ -170,6 +170,8 @@ class Rebuild:
     def _follow(self, generation: int, records: list[ProgressRecord], lsn: Lsn | None) -> None:
         """Mark by mark; windows are put at the first mark that covers them."""
         is_first = True
+        for table in self.tables.values():
+            table.merged = NOWHERE
         for mark in (r for r in records if isinstance(r, Mark)):
             self.folded = fold(self.folded, mark)
             self._read_to(self.folded, generation)
@@ -191,7 +193,6 @@ class Rebuild:
             table.changes.clear()
             table.steps.clear()
             table.truncates.clear()
-            table.merged = NOWHERE
             first = next((schema for g, _, schema in self.versions[oid] if g == generation), None)
             if first is not None and first != table.schema:      # altered while nobody looked
                 migrate(table.rebuilt, table.schema, first)
