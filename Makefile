@@ -39,10 +39,12 @@ sim: .venv/.packages ## long simulation: 20,000 machine seeds, 1,000 seeds of th
 chaos: setup ## long tests with real processes on the disk: kills and pauses under load, ten times each
 	MILLRACE_TEST_DIR=/tmp $(PYTEST) -q -m long --timeout=0 tests/process tests/clients tests/source tests/spark
 
-bench: .venv/.packages ## measure the log beside the disk, many partitions, and PostgreSQL into the log; writes docs/benchmarks/
+bench: .venv/.packages ## measure the log, PostgreSQL into the log and into topics, many partitions, many tables; writes docs/benchmarks/
 	$(BIN)/millrace bench log
 	$(BIN)/millrace bench source --peer debezium
+	$(BIN)/millrace bench pipeline --peer debezium
 	$(BIN)/python tests/perf/bench_scale.py
+	$(BIN)/python tests/perf/bench_changefeeds.py
 
 check: setup ## lint, types, import rules, alert rules
 	$(BIN)/ruff check src tests examples

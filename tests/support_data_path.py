@@ -213,7 +213,7 @@ class Capture:
         self.spans: tuple[tuple[int, ...], ...] = ()
         self.ddl = DdlPosition(1, 1_000_000)
 
-        async def describe(feed: str) -> Described:
+        async def describe(feed: str, maintainer: int) -> Described:
             return Described(spec, "db")
 
         ports = real_ports()

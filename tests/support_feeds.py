@@ -11,13 +11,24 @@ import asyncio
 import random
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from millrace.changefeed.coordinator import CoordinatorShell, Workshop
 from millrace.changefeed.feeds.capture import FeedCapture
-from millrace.changefeed.feeds.ports import DdlTaken, DispatchingReport, FeedHome, Mark, News, Rounds, Work
+from millrace.changefeed.feeds.ports import (
+    NO_PAST,
+    DdlTaken,
+    DispatchingReport,
+    FeedHome,
+    Mark,
+    News,
+    Past,
+    Rounds,
+    Work,
+)
 from millrace.changefeed.feeds.surroundings import Surroundings
 from millrace.changefeed.members import CaptureInfo, Membership
 from millrace.changefeed.office import OFFICE, OfficeWriter
@@ -26,7 +37,7 @@ from millrace.core.feeds.checkpoint import Committed
 from millrace.core.feeds.effects import Send
 from millrace.core.feeds.feeds import FeedEntry, office
 from millrace.errors import MillraceError, StoreUnreachable
-from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, FeedRecords, decode_feed
+from millrace.model.changefeeds import BEGINNING, ChangefeedSpec, DdlPosition, FeedRecords, decode_feed
 from millrace.model.spans import Dispatcher, Span, SpanId, TableId, TablePartition
 from millrace.ops.ports import Ports
 from millrace.ops.real import real_ports
@@ -108,6 +119,12 @@ class Target:
         data.ddl_fence = max(data.ddl_fence, epoch)
         data.closed, self.removed_at = True, epoch
 
+    def rewind(self, position: int, epoch: int) -> None:
+        number, lsn = self.data.rewinds + 1, 0 if position == BEGINNING else position
+        for do in (self.data.close, partial(self.data.rewind, lsn=lsn, number=number)):
+            for part in (*self.data.log, None):
+                self._checked(partial(do, part, epoch=epoch))
+
     # -- dispatchers
     def take_over(self, parts: Parts, epoch: int, who: object) -> dict[TablePartition, int] | None:
         """Where each partition is to go on; None: a greater epoch, or this one, stands."""
@@ -148,6 +165,10 @@ class Home:
     def tables(self) -> Mapping[TableId, int]:
         return self._tables
 
+    @property
+    def changed(self) -> frozenset[TableId]:
+        return frozenset()
+
     def news(self) -> News:
         changes, resolved, ends, positions = self._target.look()
         return News(tuple(changes), (Mark(resolved, ends, True),), positions)
@@ -164,7 +185,7 @@ class Home:
     async def write_watermark(self, epoch: int, checkpoint: int, tables: frozenset[TableId]) -> bool:
         return self._target.write_watermark(epoch, checkpoint, tables)
 
-    async def close_positions(self, span: Span, epoch: int) -> bool:
+    async def close_positions(self, span: Span, epoch: int, *, forget: bool) -> bool:
         return self._target.close(span.parts, epoch)
 
     async def leave(self) -> None:
@@ -175,8 +196,11 @@ class MemoryHomes:
     def __init__(self, targets: Mapping[str, Target]) -> None:
         self._targets = targets
 
-    async def open(self, entry: FeedEntry) -> FeedHome:
+    async def open(self, entry: FeedEntry, past: Past = NO_PAST) -> FeedHome:
         return Home(self._targets[entry.spec.id])
+
+    async def rewind(self, spec: ChangefeedSpec, position: int, epoch: int) -> None:
+        self._targets[spec.id].rewind(position, epoch)
 
     async def remove(self, spec: ChangefeedSpec, epoch: int) -> None:
         self._targets[spec.id].remove(epoch)

@@ -102,22 +102,6 @@ class LoopBack:
             await self._client.close()
 
 
-class Idle:
-    """Moves nothing: what a round itself costs."""
-
-    def __init__(self, setup: bytes) -> None:
-        pass
-
-    async def claim(self, plan: TaskPlan) -> Collection[int]:
-        return range(len(plan.works))
-
-    async def move(self, plan: TaskPlan, work: Work) -> WorkResult:
-        return WorkResult(work.dispatcher, WriteResult(work.plan.round, "done", work.plan.to))
-
-    async def close(self) -> None:
-        pass
-
-
 class Feed:
     """Dispatchers 0..n-1, each with partition n of the source topic and partition n of the target topic."""
 

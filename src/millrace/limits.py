@@ -101,7 +101,7 @@ SNAPSHOT_CHECK_S = 1.0             # how often the holder proves that its snapsh
 
 # -- the source reader ---------------------------------------------------------------------------------------------
 CHUNK_BYTES = 1 * MIB              # of the copy stream, decoded at once: below it column-wise decoding loses its lead
-CHUNK_WAIT_S = 0.02                # a chunk is closed so long after its first message: the delay an idle source adds
+CHUNK_WAIT_S = 0.02                # a chunk is closed so long after its first message, or at a commit after a pause
 FEEDBACK_S = 5.0                   # between two answers to the walsender, whatever else is going on [S2]
 STREAM_ASK_S = 10.0                # a silent stream is asked for a sign of life
 STREAM_SILENCE_S = 40.0            # ... and given up after this: TCP alone would wait for many minutes
@@ -140,14 +140,17 @@ ROUND_CANCEL_S = 15.0              # a cancelled job that does not end: the sess
 ROUND_JOBS_MAX = 8                 # jobs in flight per manager: one shared, the others small
 ROUND_ALONE_MAX = 4                # of them for dispatchers that are not healthy: most cores are for those that are
 ROUND_LONG_S = 1.0                 # who came too late for a shared job waits so long for its end, then shares another
+ROUND_HEAVY_BYTES = 4 * MIB        # a shared job that has read so much: rows come faster than rounds are worth it ...
+ROUND_GATHER_S = 0.4               # ... so the next one begins so long after it began, if it is over by then
+ROUND_SETTLE_S = 0.02              # who is stored first waits so long for the others of its job
 TASK_CONCURRENT_MAX = 16           # dispatchers of one task at a time: bounds a worker's memory, hides their waits
 SPARK_OPEN_S = 30.0                # a session that does not open: Spark is absent
 SPARK_IDLE_S = 1800.0              # a session of our own unused so long is opened anew: servers forget it after an hour
 SPARK_DAEMON_IDLE_S = 3600.0       # a parent of Python workers that had none for so long: its session may be gone
 
 # -- writing to Kafka topics ---------------------------------------------------------------------------------------
-ENDS_REFRESH_S = 600.0             # an idle dispatcher moves its stored ends this often: they hold back retention,
-                                   # which counts in hours; with 1,000 tables every 60 s would be 17 looks a second
+ENDS_REFRESH_S = 60.0              # an idle dispatcher moves its stored ends at least this often, if they lag [K3]
+ENDS_LOOK_S = 20.0                 # ... with all others of its changefeed that will be due soon: one look for many
 WRITE_WINDOW = 16                  # batches of one source partition without an answer, in all targets together
 
 # -- the Spark data source -------------------------------------------------------------------------------------------
@@ -224,7 +227,10 @@ ROUND_OFFSETS_FIRST = 64           # of a dispatcher's first plan: 64 MiB at mos
 PROGRESS_WAIT_S = 5.0              # one long poll of a source's `progress`: it wakes on news, not on this
 PROGRESS_READY_S = 30.0            # a take-over that waits longer for it is given up, and placed again
 MARKERS_KEPT = 64                  # of one partition: changefeeds may stand at different ones
-IDLE_LOOKS_MAX = 16                # dispatchers of a changefeed that look for fresh ends at a time
+IDLE_LOOKS_MAX = 16                # dispatchers of a changefeed that store fresh ends, or look around, at a time
+ENDS_LOOK_MAX = 1_000              # targets in one look at their ends: some milliseconds of a broker
+LOOK_AROUND_S = 600.0              # an idle dispatcher looks whether it was taken over, or its targets have changed;
+                                   # whoever takes over, changes topics or meets an error tells sooner
 QUARANTINE_PARTITIONS = 1          # of a changefeed's quarantine: few rows, and people read them in order
 
 # -- homes of changefeeds on our own log ---------------------------------------------------------------------------

@@ -128,8 +128,9 @@ def test_C3_a_dispatcher_that_was_taken_over_elsewhere_goes_and_doubles_nothing(
 def test_K3_C3_an_idle_dispatcher_moves_its_ends_up_and_sees_that_it_was_taken_over(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ENDS_REFRESH_S", 0.2)
-    monkeypatch.setattr(takeover, "ENDS_REFRESH_S", 0.2)
+    monkeypatch.setattr(limits, "ENDS_LOOK_S", 0.1)
+    monkeypatch.setattr(takeover, "ENDS_REFRESH_S", takeover.ENDS_LOOK_S + 0.2)
+    monkeypatch.setattr(limits, "LOOK_AROUND_S", 0.5)
 
     async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
         first, second = capture(), capture()

@@ -73,6 +73,18 @@ def test_S2_messages_come_whole_and_in_order(pg_url: str) -> None:
     asyncio.run(main())
 
 
+def test_S2_a_commit_after_a_pause_waits_for_nobody(pg18_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHUNK_WAIT_S", 1_000.0)
+    slot = prepare(pg18_url)
+
+    async def story() -> None:
+        async with streaming(pg18_url, slot) as stream:
+            run(pg18_url, "INSERT INTO t VALUES (1, 'alone')")
+            assert kinds(await take(stream, lambda pieces: b"C" in kinds(pieces))).endswith(b"IC")
+
+    asyncio.run(story())
+
+
 def test_S8_a_row_of_many_megabytes_is_one_message(pg18_url: str) -> None:
     slot = prepare(pg18_url)
     run(pg18_url, "INSERT INTO t VALUES (1, repeat('0123456789', 2000000))")

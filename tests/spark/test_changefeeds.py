@@ -36,6 +36,8 @@ class Shop:
         self.source, self._db = source, db
         self.rows: dict[tuple[str, int], dict[str, Any]] = {}
         self.due: Messages = {}
+        self.all: Messages = {}                          # whether they were due or not
+        self.out: set[str] = set()                       # tables that the changefeed does not take now
         self.changes: list[str] = []                     # of schemas
         self._more: dict[str, list[str]] = {table: [] for table in TABLES}
         self._next = 0
@@ -76,13 +78,29 @@ class Shop:
         if (table, key) in self.rows:
             self._db.execute(f"DELETE FROM {table} WHERE id = %s", [key])
             self._told(table, key, "d", None)
-            self.due[table, key].append(TOMBSTONE)
+            self._message_of(table, key, TOMBSTONE)
 
     def _told(self, table: str, key: int, op: str, after: Image) -> None:
         before = self.rows.pop((table, key), None)
         if after is not None:
             self.rows[table, key] = dict(after)
-        self.due.setdefault((table, key), []).append((op, before, after))
+        self._message_of(table, key, (op, before, after))
+
+    def _message_of(self, table: str, key: int, message: Message) -> None:
+        self.all.setdefault((table, key), []).append(message)
+        if table not in self.out:
+            self.due.setdefault((table, key), []).append(message)
+
+    # -- what is due once more
+    def count(self) -> dict[tuple[str, int], int]:
+        """So many messages of each key so far."""
+        return {key: len(messages) for key, messages in self.all.items()}
+
+    def again(self, *tables: str, since: dict[tuple[str, int], int] | None = None) -> None:
+        """Everything of these tables is due once more, or what came since then."""
+        for key, messages in self.all.items():
+            if key[0] in tables and (more := messages[(since or {}).get(key, 0):]):
+                self.due.setdefault(key, []).extend(more)
 
     # -- verdict
     def messages(self) -> tuple[Messages, list[str]]:
@@ -164,8 +182,41 @@ def test_P5_each_change_is_in_its_topic_once_over_kills_of_every_capture(spark_s
                 shop.wait(f"rows after capture {victim} was killed")
                 world.cluster.wait_for(lambda: world.cluster.status()["healthy"], "the killed capture to be back")
 
-            lsn = source.lsn()
-            wait_for(lambda: parse_lsn(changefeed(world, "orders")["checkpoint"] or "0/0") >= lsn,
-                     "the checkpoint to follow", 60.0)
+            checkpoint_follows(world, source)
             shop.wait("nothing more")
+            change_and_rewind(world, shop)
             world.cluster.ask("DELETE", "/api/v2/changefeeds/orders", kind="capture")
+
+
+def checkpoint_follows(world: SourceWorld, source: Source) -> str:
+    """The checkpoint, when everything there is now is in it."""
+    lsn = source.lsn()
+    wait_for(lambda: parse_lsn(changefeed(world, "orders")["checkpoint"] or "0/0") >= lsn, "the checkpoint to follow",
+             60.0)
+    return str(changefeed(world, "orders")["checkpoint"])
+
+
+def change_and_rewind(world: SourceWorld, shop: Shop) -> None:
+    """[C4, V11] A table leaves and comes back while the others go on. [C6] Then all of them go back to a position."""
+    def ask(verb: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        return world.cluster.ask(verb, f"/api/v2/changefeeds/orders{path}", body, kind="capture")
+
+    ask("PUT", "", {"tables": ["public.*", "!public.stock"]})
+    wait_for(lambda: changefeed(world, "orders")["tables_count"] == 2, "a table to leave", 30.0)
+    shop.out.add("stock")
+    shop.work(5)
+    shop.wait("rows of the tables that stayed")
+    ask("PUT", "", {"tables": ["public.*"]})
+    shop.out.clear()
+    shop.again("stock")
+    shop.work(5)
+    shop.wait("rows of the table that came back, from its beginning")
+
+    position, since = checkpoint_follows(world, shop.source), shop.count()
+    shop.work(6)
+    shop.wait("rows behind a position")
+    ask("POST", "/pause")
+    assert "are delivered, again" in ask("POST", "/resume", {"position": position})["warnings"][0]["text"]
+    shop.again(*TABLES, since=since)
+    shop.work(4)
+    shop.wait("rows behind the position once more, and those that came meanwhile")

@@ -58,14 +58,19 @@ class ChangefeedRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class ChangefeedUpdate(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The body of an update: what is not given stays as it is."""
+    """The body of an update: what is not given stays as it is. `source` and `sink` may be told, not changed."""
 
+    tables: tuple[str, ...] | None = None
     settings: tuple[SettingsRequest, ...] | None = None
     on_error: Literal["isolate", "fail"] | None = None
+    source: str | None = None
+    sink: str | None = None
 
     def changed(self, spec: ChangefeedSpec) -> ChangefeedSpec:
         settings = spec.settings if self.settings is None else tuple(one.stored() for one in self.settings)
-        return msgspec.structs.replace(spec, settings=settings, on_error=self.on_error or spec.on_error)
+        return msgspec.structs.replace(
+            spec, tables=spec.tables if self.tables is None else self.tables, settings=settings,
+            on_error=self.on_error or spec.on_error, source=self.source or spec.source, sink=self.sink or spec.sink)
 
 
 async def check(capture: Capture, spec: ChangefeedSpec) -> list[dict[str, str]]:

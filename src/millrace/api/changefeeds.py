@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from millrace.api import changefeed_views as views
 from millrace.api.changefeed_checks import ChangefeedRequest, ChangefeedUpdate, check, source_tables
+from millrace.api.changefeed_positions import find_position
 from millrace.api.forward import CHANGE_S, LOOK_AGAIN_S, by_coordinator
 from millrace.api.maintainers import hear, hear_all, spark_blockers
 from millrace.api.problems import Json, body_as
@@ -28,15 +29,17 @@ from millrace.changefeed.quarantine import Quarantine
 from millrace.core.feeds.choice import Rules
 from millrace.core.feeds.feeds import FeedsDecision, FeedsState
 from millrace.core.sources.registry import CoordinatorState
-from millrace.errors import InvalidRequest, MillraceError, NotCoordinator, QuarantineNotEmpty, Refused
-from millrace.model.changefeeds import ChangefeedSpec
+from millrace.errors import InvalidRequest, MillraceError, NotCoordinator, QuarantineNotEmpty
+from millrace.model.changefeeds import BEGINNING, ChangefeedSpec
 
 PATH = "/api/v2/changefeeds/"
 REMOVE_WAIT_S = 10.0      # most removals are done by then and are answered as such
 
 
 class ResumeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a resumption; may be left out."""
+    """The body of a resumption; may be left out. `position`: an LSN, `beginning` or `now`; empty: where it was."""
+
+    position: str = ""
 
 
 class Desk:
@@ -125,18 +128,13 @@ async def get_changefeed(desk: Desk) -> Response:
 
 @at_desk
 async def update_changefeed(desk: Desk) -> Response:
-    """Other settings of tables, or another way with a bad table, for a changefeed that is stopped or failed."""
+    """Other tables, other settings of tables, or another way with a bad table, while it runs or not. Tables that join
+    come with what is in them; those that leave are stopped; what moves a table under other settings is taken over."""
     wanted = await body_as(desk.request, ChangefeedUpdate)
     spec = wanted.changed(desk.state.entry(desk.name).spec)
+    desk.state.change(spec)                              # what cannot change is told before the log is asked
     warnings = await check(desk.capture, spec)
-
-    def decide(state: FeedsState) -> FeedsDecision[bool]:
-        entry = state.entry(desk.name)
-        if entry.runs:
-            raise Refused(f"changefeed {desk.name!r} runs; pause it, update it, resume it: it goes on where it was")
-        return state.change(wanted.changed(entry.spec))
-
-    await desk.host.submit(decide)
+    await desk.host.submit(lambda state: state.change(wanted.changed(state.entry(desk.name).spec)))
     return Json(await desk.described(warnings))
 
 
@@ -149,11 +147,16 @@ async def pause_changefeed(desk: Desk) -> Response:
 
 @at_desk
 async def resume_changefeed(desk: Desk) -> Response:
-    """Go on where it was, also out of `failed`: whatever was wrong is said to be mended."""
-    if await desk.request.body():
-        await body_as(desk.request, ResumeRequest)
-    await desk.host.submit(lambda state: state.resume(desk.name))
-    return Json(await desk.described())
+    """Go on where it was, also out of `failed`: whatever was wrong is said to be mended. With a position: from there;
+    what lies between is delivered again, or skipped, and the answer's warnings say which."""
+    wanted = await body_as(desk.request, ResumeRequest) if await desk.request.body() else ResumeRequest()
+    if not wanted.position:
+        await desk.host.submit(lambda state: state.resume(desk.name))
+        return Json(await desk.described())
+    desk.state.resume(desk.name, position=BEGINNING)     # one that runs is told so before the log is asked
+    position, warnings = await find_position(desk.capture, desk.state.entry(desk.name).spec, wanted.position)
+    await desk.host.submit(lambda state: state.resume(desk.name, position=position))
+    return Json(await desk.described(warnings))
 
 
 @at_desk

@@ -80,9 +80,9 @@ class Changefeeds:
                     await end()
 
     # -- what the data path asks ---------------------------------------------------------------------------------------
-    async def _describe(self, feed: str) -> Described:
+    async def _describe(self, feed: str, maintainer: int) -> Described:
         states = await self._office.now()
-        spec = states.feeds.entry(feed).spec
+        spec = states.feeds.entry(feed).spec_for(maintainer)
         url = states.sources.entry(spec.source).spec.url
         await self._passed.meet(feed, spec.source)
         return Described(spec, database_name(url))

@@ -16,6 +16,7 @@ from millrace.core.sources.registry import CoordinatorState
 from millrace.errors import Malformed
 from millrace.model import sources
 from millrace.model.changefeeds import (
+    ChangefeedChanged,
     ChangefeedCreated,
     ChangefeedFailed,
     ChangefeedFinished,
@@ -54,7 +55,7 @@ def _of_feed(entry: FeedEntry) -> Iterator[CoordinatorRecords]:
     feed = entry.spec.id
     yield ChangefeedCreated(entry.spec, entry.created_ms)
     if entry.position:
-        yield ChangefeedResumed(feed, entry.position)
+        yield ChangefeedResumed(feed, entry.position, entry.rewinds)
     if entry.paused:
         yield ChangefeedPaused(feed)
     if entry.error is not None:
@@ -63,6 +64,8 @@ def _of_feed(entry: FeedEntry) -> Iterator[CoordinatorRecords]:
         yield ChangefeedFinished(feed)
     if entry.place is not None:
         yield MaintainerPlaced(feed, entry.place)
+        if entry.renew:
+            yield ChangefeedChanged(entry.spec)
     if entry.removing:
         yield ChangefeedRemoving(feed)
 

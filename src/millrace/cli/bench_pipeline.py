@@ -3,6 +3,7 @@
     through  source and changefeed stand and wait, their role shut out ─▶ load ─▶ let in: slot taken … last message seen
     alone    a second changefeed over what is in the log by then: first … last message seen
     latency  single rows at a light pace: each from its commit to the message in a consumer's hand
+    rounds   of dispatchers that move nothing (cli.bench_rounds)
 
 Everything that takes part is up and warm before a clock starts. Nothing is typed in by hand: the report is made from
 what was measured, and what a consumer then reads is counted.
@@ -27,8 +28,9 @@ import psycopg
 from rich.console import Console
 
 from millrace.cli import bench_pipeline_report as report
+from millrace.cli import bench_rounds
 from millrace.cli.bench_log import busy_s, machine_facts
-from millrace.cli.bench_pipeline_report import Latency, Run
+from millrace.cli.bench_pipeline_report import Found, Latency, Run
 from millrace.cli.bench_site import Site, run_millrace, wait_slot_taken
 from millrace.cli.bench_source import DATABASE, ROW, ROWS_PER_TRANSACTION, SERVER, TABLES
 from millrace.cli.exits import FAILED, TIMED_OUT, CommandFailed
@@ -66,7 +68,8 @@ def run(*, quick: bool, out: str, peer: str | None, peer_dir: str, rows: int | N
     finally:
         server.remove()
         shutil.rmtree(directory, ignore_errors=True)
-    report.write(out, facts, runs, latencies, quick=quick, peer=peer)
+    say("rounds without work")
+    report.write(out, facts, Found(runs, latencies, bench_rounds.measure()), quick=quick, peer=peer)
     say(f"wrote {out}/pipeline.md and {out}/pipeline.json")
 
 
@@ -175,7 +178,7 @@ class Bench:
             now, total = time.monotonic(), _total(client, topic)
             if total != high:
                 seen.first, seen.last, high = seen.first or now, now, total
-            elif now - asked > 1.0:                      # it stands still: at the end, or only for a moment
+            elif now - max(asked, seen.last) > 1.0:      # it stands still: at the end, or only for a moment
                 asked = now
                 found = json.loads(run_millrace("changefeed", "get", feed, "-o", "json", "--dir", self.site.dir))
                 if found["checkpoint"] and parse_lsn(found["checkpoint"]) >= end - 1 and _total(client, topic) == high:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+from millrace.cli.bench_rounds import PROTOTYPE, RoundCost
 
 METHOD = (
     "One embedded PostgreSQL, one table (bigint key, int, numeric(12,2), two texts, timestamptz, jsonb; about 210 "
@@ -17,6 +19,11 @@ METHOD = (
     "Spark and its workers; for Debezium its process. Each row was then read back and found once. Latency: single "
     "rows, twenty a second, from the answer to the commit to the message in a consumer's hand; Debezium with "
     "linger.ms=0."
+)
+ROUNDS = (
+    "What a round costs without its work: dispatchers that move nothing, in two tasks over Spark Connect; CPU of "
+    "Spark, its workers and the process that asks. Beside it the prototype by which the form of rounds was chosen, on "
+    "a machine of the same kind, which a round must not exceed."
 )
 COLUMNS = ("case", "who", "rows", "seconds", "rows/s", "MB/s", "client CPU s", "rows per client CPU s",
            "brokers' CPU s", "others' CPU cores")
@@ -51,26 +58,34 @@ class Latency:
     p99_ms: float
 
 
-def write(out: str, facts: dict[str, Any], runs: list[Run], latencies: list[Latency], *, quick: bool,
-          peer: str | None) -> None:
+class Found(NamedTuple):
+    runs: list[Run]
+    latencies: list[Latency]
+    rounds: list[RoundCost]
+
+
+def write(out: str, facts: dict[str, Any], found: Found, *, quick: bool, peer: str | None) -> None:
     os.makedirs(out, exist_ok=True)
-    body = {"facts": facts, "quick": quick, "peer": peer, "runs": [asdict(run) for run in runs],
-            "latencies": [asdict(one) for one in latencies]}
+    body = {"facts": facts, "quick": quick, "peer": peer, **{name: [asdict(one) for one in part]
+            for name, part in found._asdict().items()}}
     with open(os.path.join(out, "pipeline.json"), "w", encoding="utf-8") as file:
         json.dump(body, file, indent=2)
         file.write("\n")
     with open(os.path.join(out, "pipeline.md"), "w", encoding="utf-8") as file:
-        file.write(render(facts, runs, latencies, quick=quick, peer=peer))
+        file.write(render(facts, found, quick=quick, peer=peer))
 
 
-def render(facts: dict[str, Any], runs: list[Run], latencies: list[Latency], *, quick: bool, peer: str | None) -> str:
+def render(facts: dict[str, Any], found: Found, *, quick: bool, peer: str | None) -> str:
+    runs, latencies, rounds = found
     command = "millrace bench pipeline" + (" --quick" if quick else "") + (f" --peer {peer}" if peer else "")
     lines = ["# PostgreSQL to Debezium JSON: rows, CPU, latency", "",
              f"Made by `{command}`; nothing here is typed in by hand.", "", METHOD, "",
              *(f"- {key.replace('_', ' ')}: {value}" for key, value in facts.items()), "",
              "| " + " | ".join(COLUMNS) + " |", "|---|---|" + "---:|" * (len(COLUMNS) - 2), *map(_row, runs), "",
              "| who | rows | latency p50 | p99 |", "|---|---:|---:|---:|",
-             *(f"| {one.who} | {one.rows} | {one.p50_ms:.0f} ms | {one.p99_ms:.0f} ms |" for one in latencies), ""]
+             *(f"| {one.who} | {one.rows} | {one.p50_ms:.0f} ms | {one.p99_ms:.0f} ms |" for one in latencies), "",
+             ROUNDS, "", "| dispatchers | p50 | p90 | CPU | prototype's p50 | CPU | |",
+             "|---:|---:|---:|---:|---:|---:|---|", *map(_round, rounds), ""]
     goals = _goals(runs, latencies)
     if goals:
         lines += ["| goal | figure | wanted | |", "|---|---:|---:|---|", *goals, ""]
@@ -82,6 +97,12 @@ def _row(run: Run) -> str:
              f"{run.bytes / max(run.seconds, 0.001) / 1e6:.1f}", f"{run.client_cpu_s:.1f}",
              f"{run.rows_per_cpu_s:,.0f}", f"{run.brokers_cpu_s:.1f}", f"{run.others_cpu_cores:.2f}"]
     return "| " + " | ".join(cells) + " |"
+
+
+def _round(one: RoundCost) -> str:
+    before = " | ".join(f"{figure:.0f} ms" for figure in PROTOTYPE[one.dispatchers])
+    return (f"| {one.dispatchers:,} | {one.p50_ms:.0f} ms | {one.p90_ms:.0f} ms | {one.cpu_ms:.0f} ms | {before} | "
+            f"{_met(one.is_met)} |")
 
 
 def _goals(runs: list[Run], latencies: list[Latency]) -> list[str]:

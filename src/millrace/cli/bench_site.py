@@ -136,11 +136,19 @@ def cpu_s(pid: int) -> float:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             fields = file.read().rpartition(") ")[2].split()
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-            children = [int(child) for child in file.read().split()]
+        threads = os.listdir(f"/proc/{pid}/task")        # the kernel counts a child as that of the thread that made it
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
+    children = [child for thread in threads for child in _children(pid, thread)]
     return sum(map(int, fields[11:15])) / TICKS + sum(map(cpu_s, children))
+
+
+def _children(pid: int, thread: str) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+            return [int(child) for child in file.read().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def wait_slot_taken(db: psycopg.Connection[Any], slot: str) -> tuple[float, int]:

@@ -92,24 +92,30 @@ def get(id: str, *, dir: str = ".millrace", output: Output = "table") -> None:
 
 
 @app.command
-def update(id: str, *, config: str | None = None, on_error: OnError | None = None, dir: str = ".millrace") -> None:
-    """Other settings of tables for a changefeed that is paused; it goes on where it was when it is resumed.
+def update(id: str, *, tables: Rules = None, config: str | None = None, on_error: OnError | None = None,
+           dir: str = ".millrace") -> None:
+    """Other tables, or other settings of tables. It runs on: tables that join come with what is in them, tables that
+    leave are stopped, the others notice nothing.
 
     Parameters
     ----------
     id
         The changefeed.
+    tables
+        Which tables from now on: all rules, as for `create`.
     config
-        File (YAML) with `settings`, all of them.
+        File (YAML) with `tables` or `settings`, all of them. What is given here as an option wins.
     on_error
         What one bad table does: isolate or fail.
     dir
         Directory of the cluster.
     """
     path = path_of(id)
-    body = {**(read_spec_file(config) if config is not None else {}), **({"on_error": on_error} if on_error else {})}
+    given = {"tables": tables, "on_error": on_error}
+    body = {**(read_spec_file(config) if config is not None else {})}
+    body.update((field, value) for field, value in given.items() if value is not None)
     if not body:
-        raise CommandFailed("update: nothing to change; give --config or --on-error", USAGE)
+        raise CommandFailed("update: nothing to change; give --tables, --config or --on-error", USAGE)
     changed = Api.of(dir, "capture").ask("PUT", path, body, timeout_s=90.0)
     console().print(f"updated {changed['id']}")
     _warn(changed)
@@ -124,13 +130,17 @@ def pause(id: str, *, dir: str = ".millrace") -> None:
 
 
 @app.command
-def resume(id: str, *, wait: bool = False, timeout_s: float = 120.0, dir: str = ".millrace") -> None:
+def resume(id: str, *, position: str | None = None, wait: bool = False, timeout_s: float = 120.0,
+           dir: str = ".millrace") -> None:
     """Go on where it was, also after it has failed.
 
     Parameters
     ----------
     id
         The changefeed.
+    position
+        Go on from there: an LSN as 16/B374D848 (what was committed after it comes), `beginning` (all that the log has),
+        or `now`. Back delivers messages again, forward leaves some out. The changefeed must be paused.
     wait
         Return when every table has a dispatcher at work.
     timeout_s
@@ -140,8 +150,9 @@ def resume(id: str, *, wait: bool = False, timeout_s: float = 120.0, dir: str = 
     """
     path = path_of(id)
     api = Api.of(dir, "capture")
-    api.ask("POST", f"{path}/resume")
+    said = api.ask("POST", f"{path}/resume", {"position": position} if position is not None else None, timeout_s=90.0)
     console().print(f"resumed {id}")
+    _warn(said)
     if wait:
         wait_until_moving(api, id, timeout_s)
 

@@ -36,6 +36,13 @@ class QuarantineNotEmpty(UserError):
     http_status = 409
 
 
+class PositionRefused(UserError):
+    """A changefeed cannot go on from there; the message says from where it can."""
+
+    code = "position_refused"
+    http_status = 409
+
+
 class SourceInUse(UserError):
     """Changefeeds read it; the message names them."""
 

@@ -19,6 +19,8 @@ from millrace.model.tables import Lsn
 
 VERSION = 1
 FIRST = -1                # stands since the changefeed began: no change of `progress` made it
+LEFT = -1                 # in the place of a table's last change: the rules do not take it any more
+BEGINNING: Lsn = 1        # as a position: with everything that the log has; no commit has this LSN
 
 T = TypeVar("T")
 
@@ -72,6 +74,8 @@ class ChangefeedCreated(sources.CoordinatorRecord, frozen=True, tag="feed_create
 
 
 class ChangefeedChanged(sources.CoordinatorRecord, frozen=True, tag="feed_changed"):
+    """Takes effect with the next maintainer's epoch."""
+
     spec: ChangefeedSpec
 
 
@@ -80,10 +84,12 @@ class ChangefeedPaused(sources.CoordinatorRecord, frozen=True, tag="feed_paused"
 
 
 class ChangefeedResumed(sources.CoordinatorRecord, frozen=True, tag="feed_resumed"):
-    """`position`: go on from there, not from the checkpoint; 0: from the checkpoint."""
+    """`position`: go on from there, not from the checkpoint, or from BEGINNING; 0: nothing is said of it. `rewind`: the
+    number of this wish, so that it is done once."""
 
     feed: str
     position: Lsn = 0
+    rewind: int = 0
 
 
 class ChangefeedFailed(sources.CoordinatorRecord, frozen=True, tag="feed_failed"):
@@ -144,6 +150,21 @@ class FeedBegun(FeedRecord, frozen=True, tag="begun"):
     """Every table that the changefeed begins with is recorded."""
 
 
+class SpecSettled(FeedRecord, frozen=True, tag="settled"):
+    """Tables that this spec takes are recorded, others are ending, and whoever is recorded to move a table was placed
+    when it said of that table what it says now. None: another one is being settled."""
+
+    spec: ChangefeedSpec | None
+
+
+class FeedRewound(FeedRecord, frozen=True, tag="rewound"):
+    """Wish `rewind` is done: every position was made anew at `lsn` (0: where the log begins), under a greater epoch
+    than whoever was placed before. So nobody is placed now."""
+
+    rewind: int
+    lsn: Lsn
+
+
 class SpanPlaced(FeedRecord, frozen=True, tag="placed"):
     """The epoch is given out by this record."""
 
@@ -165,7 +186,7 @@ class SpanEnded(FeedRecord, frozen=True, tag="ended"):
 
 
 class TableEnds(FeedRecord, frozen=True, tag="table_ends"):
-    """Its last change is this one; when that has passed, its spans are stopped [C7]."""
+    """Its last change is this one; when that has passed, its spans are stopped [C7]. LEFT: they are stopped at once."""
 
     table: TableId
     change: int
@@ -183,8 +204,8 @@ class TableTrouble(FeedRecord, frozen=True, tag="trouble"):
 
 
 FeedRecords = (
-    EpochsTaken | SpanRecorded | FeedBegun | SpanPlaced | SpansReplaced | SpanEnded | TableEnds | CheckpointReached
-    | TableTrouble
+    EpochsTaken | SpanRecorded | FeedBegun | SpecSettled | FeedRewound | SpanPlaced | SpansReplaced | SpanEnded
+    | TableEnds | CheckpointReached | TableTrouble
 )
 
 

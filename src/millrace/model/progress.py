@@ -56,7 +56,8 @@ class SchemaVersion(Progress, frozen=True, tag="schema"):
 
 
 class Change(Progress, frozen=True, tag="change"):
-    """A schema change or truncation, standing also as a marker in every partition of its table."""
+    """A schema change or truncation, standing also as a marker in every partition of its table. `begins`: nobody has
+    truncated the table, but a generation begins here: what was told of it before counts no more, copies follow [S9]."""
 
     oid: Oid
     commit_lsn: Lsn
@@ -67,6 +68,7 @@ class Change(Progress, frozen=True, tag="change"):
     text: str = ""               # what the statement said, for people; never replayed
     wall_ms: int = 0
     xid: int = 0                 # its transaction, 32 bits: whether the rows of a window without a key contain it
+    begins: bool = False
 
 
 class CopyStarted(Progress, frozen=True, tag="copy"):

@@ -19,15 +19,15 @@ import pyarrow as pa
 
 from millrace import limits
 from millrace.model.rounds import TaskPlan, Work, WorkResult, decode_task_plan, encode
+from millrace.pipeline.frames import numbers, points_type, result_type
 from millrace.pipeline.shape.asking import frame_of
 from millrace.pipeline.shape.paths import Asked, Heard, ask, hear, judged
-from millrace.pipeline.task import RESULT_COLUMNS, Mover, Worker, claimed, rows_of, worker
+from millrace.pipeline.task import Mover, Worker, claimed, rows_of, worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
-POINT_COLUMNS = "offset binary, row binary"
 POINTS = pa.schema([("offset", pa.binary()), ("row", pa.binary())])
 _NUMBER_BYTES = 4                       # before the mover's own tag: which plan of the job it is
 
@@ -45,19 +45,19 @@ class AskingMover(Mover, Protocol):
 # -- jobs, for whoever runs them ---------------------------------------------------------------------------------------
 def moving(spark: SparkSession, plans: Sequence[TaskPlan]) -> DataFrame:
     """All plans have the same tables."""
-    return answered(spark, plans).mapInArrow(partial(write, _bytes(plans)), RESULT_COLUMNS)
+    return answered(spark, plans).mapInArrow(partial(write, _bytes(plans)), result_type())
 
 
 def answered(spark: SparkSession, plans: Sequence[TaskPlan]) -> DataFrame:
     """What Spark says of their rows."""
-    tables, count = plans[0].tables, len(plans)
-    numbers = spark.range(0, count, numPartitions=count)
-    return judged(numbers.mapInArrow(partial(read, _bytes(plans)), frame_of(tables).schema), tables)
+    tables = plans[0].tables
+    rows = numbers(spark, len(plans)).mapInArrow(partial(read, _bytes(plans)), frame_of(tables).schema)
+    return judged(rows, tables)
 
 
 def pointing(spark: SparkSession, plan: TaskPlan) -> DataFrame:
     """Points of the rows that would be asked about, in order, as arrays of 64-bit numbers in little-endian bytes."""
-    return spark.range(0, 1, numPartitions=1).mapInArrow(partial(point, _bytes([plan])), POINT_COLUMNS)
+    return numbers(spark, 1).mapInArrow(partial(point, _bytes([plan])), points_type())
 
 
 def _bytes(plans: Sequence[TaskPlan]) -> tuple[bytes, ...]:
@@ -65,22 +65,22 @@ def _bytes(plans: Sequence[TaskPlan]) -> tuple[bytes, ...]:
 
 
 # -- in the workers ----------------------------------------------------------------------------------------------------
-def read(plans: tuple[bytes, ...], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for plan, number in _numbered(plans, numbers):
+def read(plans: tuple[bytes, ...], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for plan, number in _numbered(plans, batches):
         front = number.to_bytes(_NUMBER_BYTES, "big")
         yield from ask((one._replace(tag=front + one.tag) for one in _asked(plan)), plan.tables)
 
 
-def point(plans: tuple[bytes, ...], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for plan, _ in _numbered(plans, numbers):
+def point(plans: tuple[bytes, ...], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for plan, _ in _numbered(plans, batches):
         for one in _asked(plan):
             if one.rows is not None:
                 columns = [pa.array([column.astype("<i8").tobytes()]) for column in (one.rows.offset, one.rows.row)]
                 yield pa.RecordBatch.from_arrays(columns, schema=POINTS)
 
 
-def _numbered(plans: tuple[bytes, ...], numbers: Iterable[pa.RecordBatch]) -> Iterator[tuple[TaskPlan, int]]:
-    for batch in numbers:
+def _numbered(plans: tuple[bytes, ...], batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[TaskPlan, int]]:
+    for batch in batches:
         for number in batch.column(0).to_pylist():
             yield decode_task_plan(plans[number]), number
 

@@ -26,9 +26,8 @@ from millrace.model.rounds import TaskPlan, WorkResult, decode_result, unknown
 from millrace.model.table_plans import TablePlan
 from millrace.model.tables import TableSchema
 from millrace.ops.logging import get_logger
-from millrace.pipeline import task
+from millrace.pipeline import frames, task
 from millrace.pipeline.session import Session, first_line
-from millrace.pipeline.task import RESULT_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,13 +139,12 @@ class Runner:
             return await self._failed(spark, plans, error)
 
     def _collect(self, spark: SparkSession, plans: Sequence[TaskPlan], tag: str) -> pa.Table:
-        count = len(plans)
         with self._session.described(spark, tag, f"{plans[0].changefeed}: round {plans[0].job}"):
             if plans[0].asks:
                 from millrace.pipeline.asked_task import moving
 
                 return moving(spark, plans).toArrow()
-            return spark.range(0, count, numPartitions=count).mapInArrow(task.of(plans), RESULT_COLUMNS).toArrow()
+            return frames.numbers(spark, len(plans)).mapInArrow(task.of(plans), frames.result_type()).toArrow()
 
     async def _cancelled(
         self, spark: SparkSession, plans: Sequence[TaskPlan], tag: str, job: asyncio.Future[pa.Table], why: str

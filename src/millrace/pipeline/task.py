@@ -24,7 +24,6 @@ from millrace import limits
 from millrace.errors import MillraceError
 from millrace.model.rounds import TaskPlan, Work, WorkResult, decode_task_plan, encode, unknown
 
-RESULT_COLUMNS = "span long, result binary"
 RESULTS = pa.schema([("span", pa.int64()), ("result", pa.binary())])
 T = TypeVar("T")
 NOT_CLAIMED = "another execution of this plan has its claim"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millrace.model.spans import Dispatcher
 from millrace_sim.checkers import Violation
 
 if TYPE_CHECKING:
     from millrace.core.feeds.blockers import Blocker
+    from millrace.core.feeds.feeds import FeedEntry
     from millrace_sim.control.capture import CoordinatorHost
     from millrace_sim.control.hosts import MaintainerHost
     from millrace_sim.control.world import World
@@ -27,6 +29,8 @@ def stalls(world: World) -> list[str]:
         if entry.removing:
             found.append(f"{feed} is still being removed")
             continue
+        if entry.renew:
+            found.append(f"{feed} was changed, and nobody has heard of it")
         place = entry.place
         capture = world.captures[place.capture] if place is not None else None
         host = capture.maintainers.get(feed) if capture is not None and capture.up else None
@@ -34,6 +38,7 @@ def stalls(world: World) -> list[str]:
             found.append(f"{feed} is not maintained: {place}, {holders[0].machine.operators.get(feed)}")
         else:
             found += _feed(world, host)
+            found += _changes(world, host, entry)
     return found + _leftovers(world, holders[0])
 
 
@@ -51,16 +56,37 @@ def _feed(world: World, host: MaintainerHost) -> list[str]:
         if seen != "working" or span.id in machine.placing.operators:
             found.append(f"{feed} span {span.id} {span.place} is {seen}: {machine.placing.operators.get(span.id)}")
     covered = [part for span in machine.state.spans.values() for part in span.span.parts]
-    wanted = [part for part in data.log if part.table not in data.died]
+    taken = data.rules.now.takes
+    wanted = [part for part in data.log if part.table not in data.died and taken(part.table)]
     if sorted(covered) != sorted(wanted):
         found.append(f"{feed} covers {len(covered)} partitions, there are {len(wanted)}")
     for part, rows in data.log.items():
-        if data.next[part] < len(rows) - (part.table in data.died):
+        died = part.table in data.died
+        was_out = not taken(part.table) or (died and (data.rules.updates or data.rewinds))
+        if data.next[part] < len(rows) - died and not was_out:
             found.append(f"{feed} {part.table.oid}/{part.partition} at {data.next[part]} of {len(rows)}")
-    if data.ddl.next < len(data.changes) or data.ddl.isolated:
+    left = [change for change in data.rules.now.told(data.changes) if change.number >= data.ddl.next]
+    if left or data.ddl.isolated:
         found.append(f"{feed} ddl position {data.ddl} of {len(data.changes)}")
     if machine.state.checkpoint < data.available - BEHIND_LSN:
         found.append(f"{feed} checkpoint {machine.state.checkpoint} of {data.available}")
+    return found
+
+
+def _changes(world: World, host: MaintainerHost, entry: FeedEntry) -> list[str]:
+    """What people have changed is in force everywhere."""
+    machine, found = host.machine, []
+    if machine.settling.is_due or machine.state.spec != entry.spec:
+        found.append(f"{host.feed} is not settled: {entry.spec}")
+    if machine.state.rewinds != entry.rewinds:
+        found.append(f"{host.feed} has done rewind {machine.state.rewinds} of {entry.rewinds}")
+    for span in machine.state.spans.values():
+        manager = world.captures[span.place.capture].managers.get(host.feed) if span.place is not None else None
+        if manager is None or span.place is None:
+            continue
+        here = manager.settings.get(Dispatcher(span.id, span.place.epoch))
+        if here != (due := host.data.rules.now.settings(span.span.table)):
+            found.append(f"{host.feed} span {span.id} works with {here!r}, not with {due!r}")
     return found
 
 

@@ -1,36 +1,42 @@
 """One changefeed's data: log with schema changes, home of positions, target; and the checkers of what takes effect.
 
 LSNs are whole numbers that become available with time. A partition's record is (lsn, number of the change whose marker
-it is, or None: a row). The target holds, per partition, how many records were written, and per table its changes.
+it is, or None: a row). The target holds, per partition, how many records were written, and per table its changes; where
+positions are made anew, by a rewind or since a table left, it begins anew with them.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping
 
 from millrace.core.feeds.barrier import SchemaChange, passes
 from millrace.core.feeds.checkpoint import Committed
 from millrace.model.changefeeds import (
+    LEFT,
     CheckpointReached,
     DdlPosition,
     EpochsTaken,
     FeedRecords,
+    FeedRewound,
     SpanEnded,
     SpanPlaced,
     SpanRecorded,
     SpansReplaced,
+    SpecSettled,
+    TableEnds,
 )
 from millrace.model.spans import Span, SpanId, TableId, TablePartition
 from millrace_sim.checkers import Violation
+from millrace_sim.control.rules import SOURCE, FeedRules
 
-SOURCE = "shop"
 ROUND_RECORDS = 4
 Row = tuple[int, int | None]
 
 
 class FeedData:
     def __init__(self, feed: str, rng: random.Random, lsns: int, flaws: frozenset[str]) -> None:
-        self.feed, self.flaws = feed, flaws
+        self.feed, self.flaws, self.rules = feed, flaws, FeedRules(feed)
         self.available = 0                                       # LSN up to which the source has written
         self.tables = {TableId(SOURCE, 1): rng.choice((2, 3)), TableId(SOURCE, 2): 1, TableId(SOURCE, 3): 1}
         self.first_tables = dict(self.tables)
@@ -54,6 +60,11 @@ class FeedData:
         self.closed = False                                      # the changefeed was removed
         self.users: dict[int, object] = {}
         self.spans: dict[SpanId, Span] = {}                      # as recorded
+        self.left: set[TableId] = set()                          # recorded as leaving, or gone so
+        self.made = dict.fromkeys(self.log, 0)                   # under which epoch a position was made
+        self.since = dict.fromkeys(self.tables, 0)               # changes before it passed while the table was out
+        self.joined: dict[TableId, int] = {}                     # behind the checkpoint, which was this
+        self.rewinds = 0
         self._given: set[int] = set()
         self._placed: set[int] = set()
 
@@ -94,13 +105,15 @@ class FeedData:
         return {part: sum(lsn <= self.available for lsn, _ in rows) for part, rows in self.log.items()}
 
     # -- the home of positions
-    def positions(self) -> dict[TablePartition, Committed]:
-        return {part: self._committed(part) for part in self.log}
+    def positions(self, takes: Callable[[TableId], bool] = lambda table: True) -> dict[TablePartition, Committed]:
+        """Of tables that are taken, and not over."""
+        return {part: self._committed(part) for part in self.log
+                if takes(part.table) and self.died.get(part.table, len(self.changes)) >= self.ddl.of(part.table)}
 
     def _committed(self, part: TablePartition) -> Committed:
         at, rows = self.next[part], self.log[part]
         marker = rows[at][1] if at < len(rows) and rows[at][0] <= self.available else None
-        return Committed(at, self.resolved[part], marker)
+        return Committed(at, self.resolved[part], marker, made=self.made[part])
 
     def _resolved_at(self, part: TablePartition, at: int) -> int:
         rows = self.log[part]
@@ -119,6 +132,46 @@ class FeedData:
         for part in parts:
             self.epochs[part] = epoch
         return True
+
+    def forget(self, parts: tuple[TablePartition, ...], epoch: int) -> None:
+        """Closed and fenced under this epoch; made anew where they begin."""
+        for part in parts:
+            self._make(part, 0, epoch)
+
+    def close(self, part: TablePartition | None, epoch: int) -> bool:
+        """Before a rewind; None: the ddl position. Who wrote before is shut out."""
+        if (self.ddl.epoch if part is None else self.epochs[part]) >= epoch:
+            return False
+        fenced = "rewind_unfenced" not in self.flaws
+        if part is None:
+            self.ddl = DdlPosition(epoch, self.ddl.next, self.ddl.isolated)
+            self.ddl_fence = epoch if fenced else self.ddl_fence
+        else:
+            self.epochs[part] = epoch
+            self.fence[part] = max(self.fence[part], epoch) if fenced else self.fence[part]
+        return True
+
+    def rewind(self, part: TablePartition | None, lsn: int, number: int, epoch: int) -> bool:
+        """Closed under this epoch, made anew behind this LSN, for wish `number`."""
+        if (self.ddl.epoch if part is None else self.epochs[part]) != epoch:
+            return False
+        if number <= self.rewinds:
+            raise Violation(f"C4 {self.feed}: rewind {number} was done, and is done again")
+        if part is None:
+            self._rewind_ddl(lsn, epoch)
+        else:
+            self._make(part, sum(at <= lsn for at, _ in self.log[part]), epoch)
+        return True
+
+    def _make(self, part: TablePartition, at: int, epoch: int) -> None:
+        self.next[part] = self.written[part] = at
+        self.resolved[part], self.made[part] = self._resolved_at(part, at), epoch
+
+    def _rewind_ddl(self, lsn: int, epoch: int) -> None:
+        self.ddl = DdlPosition(epoch, sum(change.lsn <= lsn for change in self.changes))
+        for table in self.tables:
+            self.applied[table] = [c.number for c in self.changes if c.lsn <= lsn and table in c.tables]
+            self.since[table] = 0
 
     def commit(self, part: TablePartition, epoch: int, start: int, end: int) -> bool:
         if (self.epochs[part], self.next[part]) != (epoch, start) and "commit_any" not in self.flaws:
@@ -153,31 +206,37 @@ class FeedData:
             return
         if self.closed and start < end:
             raise Violation(f"C3 {self.feed}: written after it was removed")
+        if start < end and self.spans and not any(part in span.parts for span in self.spans.values()):
+            raise Violation(f"C3 {self.feed} {part.table.oid}/{part.partition}: written, and it is not recorded")
         for at in range(start, end):
             due = self.written[part]
             if at != due:
                 raise Violation(f"C3 {self.feed} {part.table.oid}/{part.partition}: {at} written, {due} was due")
             self.written[part] = at + 1
             lsn, table = self.log[part][at][0], part.table
-            wanted = [c.number for c in self.changes if table in c.tables and c.lsn <= lsn]
-            if self.applied[table] != wanted:
-                done = self.applied[table]
+            since, done = self.since[table], self._done(table)
+            wanted = [c.number for c in self.changes[since:] if table in c.tables and c.lsn <= lsn]
+            if done != wanted:
                 raise Violation(f"C7 {self.feed}: row {lsn} of {table.oid} after changes {done}, not {wanted}")
 
     def apply(self, table: TableId, number: int, epoch: int) -> bool:
         if epoch < self.ddl_fence:
             return False
-        done = self.applied[table]
+        done = self._done(table)
         if number in done:
             raise Violation(f"C7 {self.feed}: change {number} of {table.oid} written twice")
-        if done != [c.number for c in self.changes[:number] if table in c.tables]:
+        if done != [c.number for c in self.changes[self.since[table] : number] if table in c.tables]:
             raise Violation(f"C7 {self.feed}: change {number} of {table.oid} out of order")
         lsn = self.changes[number].lsn
         for part, rows in self.log.items():
             if part.table == table and self.written[part] < sum(at < lsn for at, _ in rows):
                 raise Violation(f"C7 {self.feed}: change {number} of {table.oid} written before earlier rows")
-        done.append(number)
+        self.applied[table].append(number)
         return True
+
+    def _done(self, table: TableId) -> list[int]:
+        """Its changes in the target, as far as it was there."""
+        return [number for number in self.applied[table] if number >= self.since[table]]
 
     # -- the ddl position
     def take_ddl(self, epoch: int) -> DdlPosition | None:
@@ -194,7 +253,7 @@ class FeedData:
         rejoined = {table for table, _ in self.ddl.isolated} - {table for table, _ in wanted.isolated}
         self.ddl = wanted
         if rejoined:
-            self._check_checkpoint()
+            self._check_checkpoint(excused=self.joined)
         return True
 
     # -- the office's records
@@ -204,11 +263,23 @@ class FeedData:
                 if record.lsn < self.checkpoint:
                     raise Violation(f"C6 {self.feed}: checkpoint went back from {self.checkpoint} to {record.lsn}")
                 self.checkpoint = record.lsn
+                self.joined = {}
                 self._check_checkpoint()
             case EpochsTaken():
                 self._give(record.upto)
             case SpanRecorded():
                 self._cover(record.id, record.span)
+                self._joins(record.span.table)
+            case TableEnds():
+                if record.change == LEFT:
+                    self.left.add(record.table)
+            case SpecSettled():
+                self.rules.settle(record.spec)
+                self._come_later()
+            case FeedRewound():
+                if record.rewind <= self.rewinds:
+                    raise Violation(f"C4 {self.feed}: rewind {record.rewind} is recorded again")
+                self.rewinds, self.checkpoint = record.rewind, record.lsn
             case SpansReplaced():
                 before = sorted(part for span_id in record.old for part in self.spans.pop(span_id).parts)
                 for span_id, span in record.new:
@@ -225,6 +296,20 @@ class FeedData:
                 if epoch not in self._given:
                     self._give(epoch)
 
+    def _joins(self, table: TableId) -> None:
+        """Here for the first time, or again: then changes that it has met before are not told again."""
+        self.left.discard(table)
+        if self.rules.updates and self.born[table] < self.ddl.next:
+            since = max((self.ddl.next, *(number + 1 for number in self.applied[table])))
+            self.since[table], self.joined[table] = since, self.checkpoint
+
+    def _come_later(self) -> None:
+        """Tables that the spec takes, and whose making has not passed: that may lie behind the checkpoint."""
+        recorded = {span.table for span in self.spans.values()}
+        if self.rules.updates and self.rules.settled is not None:
+            self.joined |= {table: self.checkpoint for table in self.tables
+                            if table not in recorded and self.rules.settled.takes(table)}
+
     def _cover(self, span_id: SpanId, span: Span) -> None:
         twice = [part for other in self.spans.values() for part in other.parts if part in span.parts]
         if twice or span_id in self.spans:
@@ -236,16 +321,20 @@ class FeedData:
             raise Violation(f"V9 {self.feed}: epoch {epoch} given out after {max(self._given)}")
         self._given.add(epoch)
 
-    def _check_checkpoint(self) -> None:
-        """Nothing at or below it is unfinished, isolated tables aside."""
-        lsn, isolated = self.checkpoint, {table for table, _ in self.ddl.isolated}
+    def _check_checkpoint(self, excused: Mapping[TableId, int] = {}) -> None:
+        """Nothing at or below it is unfinished, isolated tables aside, and those that are out or catch up."""
+        recorded = {span.table for span in self.spans.values()}
+        out = {table for table in self.tables
+               if table in self.left or (table not in recorded and self.rules.may_be_out(table))}
+        lsn, isolated = self.checkpoint, {table for table, _ in self.ddl.isolated} | out | excused.keys()
         for part, rows in self.log.items():
             last = self.died.get(part.table)
             for at, marker in rows[self.next[part] :]:
                 if at <= lsn and part.table not in isolated and (marker is None or marker != last):
                     raise Violation(f"C6 {self.feed}: checkpoint {lsn} past {at} of {part.table.oid}/{part.partition}")
         for change in self.changes:
-            late = [t for t in change.tables if t not in isolated and change.number not in self.applied[t]]
+            late = [t for t in change.tables
+                    if t not in isolated and change.number >= self.since[t] and change.number not in self.applied[t]]
             if change.lsn <= lsn and late:
                 raise Violation(f"C6 {self.feed}: checkpoint {lsn} past change {change.number}, which is not written")
 

@@ -8,8 +8,10 @@ import random
 class Faults:
     """Chances, and mean times between faults in seconds (0: never)."""
 
-    def __init__(self, rng: random.Random) -> None:
-        def some(chance: float, *values: float) -> float:
+    def __init__(self, rng: random.Random, people: random.Random) -> None:
+        """`people`: what they change has chances of its own, so that the rest of a seed's world stays as it is."""
+
+        def some(chance: float, *values: float, rng: random.Random = rng) -> float:
             return rng.choice(values) if rng.random() < chance else 0.0
 
         # messages
@@ -26,6 +28,7 @@ class Faults:
             "crash": some(0.7, 4, 10, 25), "pause": some(0.5, 6, 15), "cut": some(0.6, 6, 12),
             "store_cut": some(0.4, 8, 20), "all": some(0.1, 20), "feed_pause": some(0.3, 10),
             "sick": some(0.5, 8), "split": some(0.6, 4, 10), "move": some(0.4, 4),
+            "update": some(0.5, 5, 12, rng=people), "rewind": some(0.4, 8, 15, rng=people),
         }
         self.down_s = rng.choice((1, 4, 12))
         self.late = rng.random() < 0.3                      # some captures join later

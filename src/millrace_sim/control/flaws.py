@@ -6,7 +6,19 @@ fence, home of positions, rounds), which this world plays itself.
 
 from __future__ import annotations
 
-from millrace.core.feeds import barrier, captures, coordinator, ledger, maintainer, manager, member, placing
+from millrace.core.feeds import (
+    barrier,
+    captures,
+    coordinator,
+    feeds,
+    ledger,
+    maintainer,
+    manager,
+    member,
+    placing,
+    rewinding,
+    settling,
+)
 
 AROUND = {
     "token": "the store takes records of any token, at any index [L18]",
@@ -17,6 +29,6 @@ AROUND = {
 }
 
 FLAWS = {
-    **AROUND, **barrier.FLAWS, **captures.FLAWS, **coordinator.FLAWS, **ledger.FLAWS, **maintainer.FLAWS,
-    **manager.FLAWS, **member.FLAWS, **placing.FLAWS,
+    **AROUND, **barrier.FLAWS, **captures.FLAWS, **coordinator.FLAWS, **feeds.FLAWS, **ledger.FLAWS, **maintainer.FLAWS,
+    **manager.FLAWS, **member.FLAWS, **placing.FLAWS, **rewinding.FLAWS, **settling.FLAWS,
 }

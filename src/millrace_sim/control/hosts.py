@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millrace.core.feeds import rewinding
 from millrace.core.feeds.effects import (
     ClosePositions,
     CommitDdl,
@@ -24,10 +25,11 @@ from millrace.core.feeds.maintainer import Maintainer
 from millrace.core.feeds.manager import Manager
 from millrace.core.feeds.office import FeedState
 from millrace.core.feeds.states import Health, classify
-from millrace.errors import InvalidRequest
+from millrace.errors import InvalidRequest, Refused
 from millrace.model.changefeeds import FeedError, FeedRecords, decode_feed, encode_record
 from millrace.model.feed_messages import FeedFailing
 from millrace.model.spans import Dispatcher, SpanId, TablePartition
+from millrace_sim.control.rules import Spec
 
 if TYPE_CHECKING:
     from millrace_sim.control.capture import Capture
@@ -47,18 +49,24 @@ class MaintainerHost:
         self.broken = self.world.chance(self.world.faults.broken)       # its bootstrap never comes to an end
         self.ended = False
         self.wish: tuple[int, int] | None = None                        # a move that somebody asks for
-        self._load()
+        self.load()
 
-    def _load(self) -> None:
+    def load(self) -> None:
         """Everything that stands in the office, replayed."""
         world, state = self.world, FeedState()
         records = world.store.office(office(self.feed)).records
         for record in records:
             state.replay(decode_feed(record))
         self.index = len(records)
+        entry = world.entry(self.feed)
+        self.spec = Spec(entry.spec) if entry is not None else self.data.rules.now
+        rewind = rewinding.due(state, entry, flaws=world.flaws) if entry is not None else None
+        self.rewinding = Rewinding(self, rewind) if rewind is not None else None
+        tables = {table: count for table, count in self.data.first_tables.items() if self.spec.takes(table)}
         self.machine = Maintainer(
             self.feed, state, capture=self.capture.id, epoch=self.epoch, now=world.now,
-            session_s=SESSION_S, tables=self.data.first_tables, health=Health(), flaws=world.flaws)
+            session_s=SESSION_S, tables=tables, health=Health(), spec=self.spec.spec,
+            changed=self.spec.changed(state.spec, self.data.tables), flaws=world.flaws)
 
     @property
     def ready(self) -> bool:
@@ -72,15 +80,18 @@ class MaintainerHost:
             world.send(self.capture.id, send)
         if self.broken or not self.capture.reaches_store():
             return
+        if self.rewinding is not None:
+            self.rewinding.step()
+            return
         for gone in world.proved_gone():
             machine.sight.hearing.proved_gone(*gone)
         if world.healed or world.rng.random() < 0.8:                    # else what is read of the log is old
-            for change in self.data.known_changes():
+            for change in self.spec.told(self.data.known_changes()):
                 machine.on_change(change)
             machine.on_mark(self.data.available, self.data.ends(), full=True)
-            machine.on_positions(self.data.positions())
+            machine.on_positions(self.data.positions(self.spec.takes))
         records = machine.decide(world.now) + self._wished()
-        if records and not self._write([encode_record(record) for record in records]):
+        if records and not self.write(records):
             return
         for record in records:
             machine.replay(record)
@@ -97,15 +108,16 @@ class MaintainerHost:
         except InvalidRequest:
             return []
 
-    def _write(self, records: list[bytes]) -> bool:
+    def write(self, records: list[FeedRecords]) -> bool:
         """False: the machine is another now."""
         try:
-            self.capture.append(office(self.feed), self.epoch, self.index, records)
+            self.capture.append(
+                office(self.feed), self.epoch, self.index, [encode_record(record) for record in records])
         except StoreLost:
             if self.world.store.office(office(self.feed)).token != self.epoch and "token" not in self.world.flaws:
                 self.ended = True
             else:
-                self._load()
+                self.load()
             return False
         self.index += len(records)
         return True
@@ -153,6 +165,8 @@ class MaintainerHost:
                     data.epochs[part] == effect.epoch for part in effect.span.parts)
                 if ok:
                     data.fence_and_scan(effect.span.parts, effect.epoch)
+                    if effect.forget:
+                        data.forget(effect.span.parts, effect.epoch)
                 self.capture.later(world.short(), lambda: machine.closed(effect, ok=ok))
 
     def _count_isolation(self, effect: CommitDdl) -> None:
@@ -168,12 +182,51 @@ class MaintainerHost:
             self.capture.later(self.world.short(), lambda: do(*arguments))
 
 
+class Rewinding:
+    """A maintainer that must do a wish for another position first. Positions are closed one by one, then made anew one
+    by one: somewhere on the way its process may die, or stop and go on when another one has done it."""
+
+    def __init__(self, host: MaintainerHost, rewind: rewinding.Rewind) -> None:
+        self.host, self.rewind = host, rewind
+        self._steps = ["close", "make"]                                  # to be begun
+        self._left, self._refused = 0, False
+
+    def step(self) -> None:
+        rewind, host = self.rewind, self.host
+        if self._refused:                                               # somebody else is at work: what stands is read
+            host.load()
+        elif self._left or (len(self._steps) == 2 and not host.write([rewind.begun])):
+            return
+        elif self._steps:
+            parts, step = (*host.data.log, None), self._steps.pop(0)
+            self._left = len(parts)
+            for part in parts:
+                host.world.after(host.world.short() * 2, self._land, step, part)
+        elif host.write([rewind.done]):
+            host.world.count["rewound"] += 1
+            host.load()
+
+    def _land(self, step: str, part: TablePartition | None) -> None:
+        """It takes effect, or is refused, wherever its maintainer is by now; then the answer travels back."""
+        rewind, data = self.rewind, self.host.data
+        if step == "close":
+            ok = data.close(part, rewind.epoch)
+        else:
+            ok = data.rewind(part, rewind.done.lsn, rewind.done.rewind, rewind.epoch)
+        self.host.capture.later(self.host.world.short(), lambda: self._landed(ok=ok))
+
+    def _landed(self, *, ok: bool) -> None:
+        self._left -= 1
+        self._refused = self._refused or not ok
+
+
 class ManagerHost:
     def __init__(self, capture: Capture, feed: str) -> None:
         self.capture, self.world, self.feed = capture, capture.world, feed
         self.data = self.world.data[feed]
         self.machine = Manager(feed, capture.id, capture.incarnation, session_s=SESSION_S, flaws=self.world.flaws)
         self.skip: dict[Dispatcher, dict[TablePartition, int]] = {}
+        self.settings: dict[Dispatcher, str] = {}                        # as they were when it was started
         self.rounds = 0                                                  # under way
 
     # -- take-overs
@@ -187,11 +240,24 @@ class ManagerHost:
     def _raise_epoch(self, effect: TakeOver) -> None:
         """First the epoch; fence and scan come later, and others may come between [V11]."""
         parts = effect.span.parts
-        if self.data.raise_epoch(parts, effect.epoch):
+        if not self._describe(effect):
+            self.capture.later(0.0, lambda: self.machine.taken(effect.id, effect.epoch, ok=False))
+        elif self.data.raise_epoch(parts, effect.epoch):
             self.data.use_epoch(effect.epoch, (effect.id, self.capture.id, self.capture.incarnation))
             self.world.after(self.world.short(), self._fence, effect)
         else:
             self.capture.later(0.0, lambda: self.machine.taken(effect.id, effect.epoch, ok=False))
+
+    def _describe(self, effect: TakeOver) -> bool:
+        """Its settings; False: they are not settled."""
+        entry = self.world.entry(self.feed)
+        try:
+            spec = entry.spec_for(effect.maintainer, flaws=self.world.flaws) if entry is not None else None
+        except Refused:
+            return False
+        if spec is not None:
+            self.settings[Dispatcher(effect.id, effect.epoch)] = Spec(spec).settings(effect.span.table)
+        return True
 
     def _fence(self, effect: TakeOver) -> None:
         found = self.data.fence_and_scan(effect.span.parts, effect.epoch)

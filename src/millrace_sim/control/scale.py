@@ -1,12 +1,14 @@
 """One changefeed with very many dispatchers, no faults: what a pass of its maintainer costs [C5].
 
-`python -m millrace_sim.control.scale` prints the figures. Messages are delivered at once; the managers are the
+`python -m millrace_sim.control.scale [--json]` prints the figures. Messages are delivered at once; the managers are the
 product's, their take-overs succeed.
 """
 
 from __future__ import annotations
 
+import json
 import resource
+import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -176,4 +178,5 @@ def _timed(do: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    print(measure())
+    figures = measure()
+    print(json.dumps(figures._asdict()) if "--json" in sys.argv else figures)

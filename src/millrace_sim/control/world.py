@@ -13,10 +13,17 @@ from collections.abc import Callable
 from functools import partial
 
 from millrace.core.feeds.effects import Send
-from millrace.core.feeds.feeds import FeedsDecision, FeedsState, office
+from millrace.core.feeds.feeds import FeedEntry, FeedsDecision, FeedsState, office
 from millrace.core.feeds.office import FeedState
 from millrace.errors import InvalidRequest, UserError
-from millrace.model.changefeeds import ChangefeedCreated, ChangefeedSpec, decode_coordinator, decode_feed, encode_record
+from millrace.model.changefeeds import (
+    BEGINNING,
+    ChangefeedChanged,
+    ChangefeedCreated,
+    decode_coordinator,
+    decode_feed,
+    encode_record,
+)
 from millrace.model.feed_messages import FeedFailing
 from millrace.model.spans import CaptureId, TableId
 from millrace_sim.bulk import Measured
@@ -39,7 +46,8 @@ class Crashed(Exception):
 class World:
     def __init__(self, seed: int, flaws: frozenset[str]) -> None:
         self.rng, self.flaws = random.Random(seed), flaws
-        self.faults = Faults(self.rng)
+        self.people = random.Random(f"people {seed}")
+        self.faults = Faults(self.rng, self.people)
         self.now, self.healed = 0.0, False
         self._queue: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
         self._number = 0
@@ -60,8 +68,8 @@ class World:
         self.removed: str | None = None
         self.captures = {n: Capture(self, n) for n in range(self.rng.choice((2, 3, 3, 4, 5)))}
         for feed in feeds:
-            spec = ChangefeedSpec(id=feed, source="shop", sink="kafka:")
-            self.store.office(OFFICE).records.append(encode_record(ChangefeedCreated(spec, 0)))
+            made = ChangefeedCreated(self.data[feed].rules.now.spec, 0)
+            self.store.office(OFFICE).records.append(encode_record(made))
         for number, capture in self.captures.items():
             late = self.faults.late and number > 1
             self.after(self.rng.uniform(5, 20) if late else 0.0, self.start, capture)
@@ -161,11 +169,21 @@ class World:
         self.crc = zlib.crc32(record, self.crc)
         self.note(f"{name}: {record[1:]!r}" if self.trace is not None else "")
         if name == OFFICE:
-            self.count[type(decode_coordinator(record)).__name__] += 1
+            said = decode_coordinator(record)
+            self.count[type(said).__name__] += 1
+            if isinstance(said, ChangefeedChanged):
+                self.data[said.spec.id].rules.update(said.spec)
             return
         decoded = decode_feed(record)
         self.count[type(decoded).__name__] += 1
         self.data[name.partition("/")[2]].wrote(decoded)
+
+    def entry(self, feed: str) -> FeedEntry | None:
+        """As the coordinator's office has it now; None: it was removed."""
+        state = FeedsState()
+        for record in self.store.office(OFFICE).records:
+            state.replay(decode_coordinator(record))
+        return state.feeds.get(feed)
 
     def clean_up(self, capture: Capture, feed: str, epoch: int) -> bool:
         """The office is taken from every maintainer, then all positions are closed."""
@@ -231,6 +249,19 @@ class World:
         feed = self.rng.choice(sorted(self.data))
         self.ask(lambda state: state.pause(feed))
         self.after(4.0, self.ask, lambda state: state.resume(feed))
+
+    def _update(self, capture: Capture) -> None:
+        feed = self.people.choice(sorted(self.data))
+        spec = self.data[feed].rules.another(self.people, sorted(self.data[feed].tables))
+        self.ask(lambda state: state.change(spec))
+
+    def _rewind(self, capture: Capture) -> None:
+        """Back or forward, perhaps so soon after the pause that nobody has noticed it."""
+        feed = self.people.choice(sorted(self.data))
+        position = self.people.randint(BEGINNING, max(BEGINNING, self.data[feed].available))
+        if self.ask(lambda state: state.pause(feed)):
+            soon = self.people.random() < 0.5
+            self.after(0.01 if soon else 3.0, self.ask, lambda state: state.resume(feed, position=position))
 
     def _sick(self, capture: Capture) -> None:
         """One table, or two, cannot be written for a while: they must not stop the others."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from millrace.model.progress import CopyStarted
+from millrace.model.quarantine import quarantine_topic
 from support_faces import ITEMS, ORDERS, Faces, run
 
 PATH = "/api/v2/changefeeds"
@@ -153,18 +155,86 @@ def test_a_rule_that_matches_nothing_is_a_warning(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_C8_settings_change_while_it_stands_still(tmp_path: Path) -> None:
+def test_C4_an_update_takes_effect_while_it_runs(tmp_path: Path) -> None:
     async def story(w: Faces) -> None:
         await w.http[0].post(PATH, json=BODY)
-        wanted = {"settings": [{"tables": "public.orders", "topic": "all_orders"}], "on_error": "fail"}
-        said = refused(await w.http[1].put(f"{PATH}/orders", json=wanted), 409, "refused")
-        assert "pause it, update it, resume it" in said
-        refused(await w.http[1].put(f"{PATH}/orders", json={"tables": ["a.b"]}), 400, "invalid_request")
-        await w.http[0].post(f"{PATH}/orders/pause")
-        refused(await w.http[1].put(f"{PATH}/orders", json={"settings": [{"tables": "public.orders", "topic": "a/b"}]}),
-                400, "invalid_topic_name")
-        changed = (await w.http[1].put(f"{PATH}/orders", json=wanted)).json()
-        assert (changed["settings"][0]["topic"], changed["on_error"]) == ("all_orders", "fail")
-        assert (await w.http[0].get(f"{PATH}/orders")).json()["settings"] == changed["settings"]
+        path = f"{PATH}/orders"
+        await w.eventually(path, is_normal)
+        before = await epochs(w)
+        left = (await w.http[1].put(path, json={"tables": ["public.orders"], "sink": BODY["sink"]})).json()
+        assert (left["rules"], left["warnings"]) == (["public.orders"], [])
+        await w.eventually(path, lambda body: (body["tables_count"], body["state"]) == (1, "normal"))
+        assert await epochs(w) == {1: before[1]}, "who stays notices nothing"
+        assert {key.topic_id for key in await w.log.stored()} & set(w.log.ids.values()) == {w.log.ids[1]}
+
+        settings = [{"tables": "public.orders", "topic": "all_orders"}]
+        changed = (await w.http[0].put(path, json={"tables": ["public.*"], "settings": settings})).json()
+        assert changed["settings"][0]["topic"] == "all_orders"
+        await w.eventually(path, is_normal)
+        after = await epochs(w)
+        assert after[1] > before[1], "taken over with the settings that it has now"
+        assert after[2] > before[2], "it begins anew"
+        assert (await w.log.stored())[w.log.key(2)].writers[0].first_epoch > before[2]
+        await w.http[0].put(path, json={"on_error": "fail"})
+        async with asyncio.timeout(20):
+            while (found := await epochs(w)).keys() != after.keys() or any(found[oid] <= after[oid] for oid in after):
+                await asyncio.sleep(0.05)
+
+    run(tmp_path, story)
+
+
+async def epochs(w: Faces) -> dict[int, int]:
+    """Of those who hold the positions of each table."""
+    return {oid: stored.epoch for oid in (1, 2) if (stored := (await w.log.stored()).get(w.log.key(oid))) is not None}
+
+
+def test_C8_what_cannot_change_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    async def story(w: Faces) -> None:
+        await w.http[0].post(PATH, json={**BODY, "paused": True})
+        path = f"{PATH}/orders"
+        for body in ({"sink": "kafka:?format=json"}, {"source": "other"}):
+            assert "make another changefeed" in refused(await w.http[1].put(path, json=body), 400, "invalid_request")
+        said = {"settings": [{"tables": "public.orders", "topic": "a/b"}]}
+        refused(await w.http[1].put(path, json=said), 400, "invalid_topic_name")
+        refused(await w.http[1].put(path, json={"tables": ["orders"]}), 400, "invalid_table_rule")
+        refused(await w.http[1].put(path, json={"tables": []}), 400, "invalid_request")
+
+    run(tmp_path, story)
+
+
+def test_C6_a_changefeed_goes_on_from_another_position(tmp_path: Path) -> None:
+    async def story(w: Faces) -> None:
+        for topic in ("shop.public.orders", "shop.public.items", quarantine_topic("orders")):
+            await w.log.client.create_topic(topic, partitions=1)     # as dispatchers would
+        await w.http[0].post(PATH, json=BODY)
+        path = f"{PATH}/orders"
+        await w.eventually(path, is_normal)
+        await w.log.rows(1, 0, 3, lsn=1500)
+        await w.log.mark(2000)
+        await w.log.move(1, 0, 3, resolved=2000)
+        await w.eventually(path, lambda body: body["checkpoint"] == "0/7D0")
+        said = refused(await w.http[1].post(f"{path}/resume", json={"position": "0/5DC"}), 400, "invalid_request")
+        assert "pause it" in said
+        await w.http[0].post(f"{path}/pause")
+        wrong = {"0/3E7": "or `beginning`", "0/7D1": "or `now`", "0/0": "no commit", "0/1": "no commit"}
+        for position, says in wrong.items():
+            answer = await w.http[1].post(f"{path}/resume", json={"position": position})
+            assert says in refused(answer, 409, "position_refused")
+        assert "is not an LSN" in refused(
+            await w.http[0].post(f"{path}/resume", json={"position": "12"}), 400, "invalid_request")
+        back = (await w.http[1].post(f"{path}/resume", json={"position": "0/4B0"})).json()
+        assert "are delivered, again" in back["warnings"][0]["text"]
+        await w.eventually(path, lambda body: body["checkpoint"] == "0/4B0")
+        assert (await w.log.stored())[w.log.key(1)].at == (0, 0)
+
+        await w.http[0].post(f"{path}/pause")
+        ahead = (await w.http[1].post(f"{path}/resume", json={"position": "now"})).json()
+        assert "after its checkpoint 0/4B0 up to there are skipped" in ahead["warnings"][0]["text"]
+        await w.eventually(path, lambda body: body["checkpoint"] == "0/7D0")
+        assert (await w.log.stored())[w.log.key(1)].at == (3, 0)
+        await w.http[0].post(f"{path}/pause")
+        await w.http[0].post(f"{path}/resume", json={"position": "beginning"})
+        await w.eventually(path, lambda body: body["state"] == "normal" and body["working_count"] == 2)
+        assert (await w.log.stored())[w.log.key(1)].at == (0, 0)
 
     run(tmp_path, story)

@@ -14,6 +14,7 @@ from millrace.core.feeds.feeds import FeedsDecision, FeedsState
 from millrace.core.sources.registry import CoordinatorState
 from millrace.errors import ChangefeedExists, Malformed, NotCoordinator
 from millrace.model.changefeeds import (
+    ChangefeedChanged,
     ChangefeedCreated,
     ChangefeedFailed,
     ChangefeedFinished,
@@ -121,12 +122,14 @@ def states() -> tuple[CoordinatorState, FeedsState]:
     sources, feeds = CoordinatorState(), FeedsState()
     sources.replay(SourceCreated(SOURCE, 1))
     sources.replay(ReaderPlaced("shop", 1, 2, 7))
-    for feed in ("plain", "paused", "failed", "finished", "removing", "resumed", "gone"):
+    for feed in ("plain", "paused", "failed", "finished", "removing", "resumed", "changed", "gone"):
         feeds.replay(ChangefeedCreated(spec(feed), 9, feed == "paused"))
     feeds.replay(MaintainerPlaced("plain", Place(1, 2, 3)))
+    feeds.replay(MaintainerPlaced("changed", Place(1, 2, 4)))
+    feeds.replay(ChangefeedChanged(spec("changed")))
     feeds.replay(ChangefeedFailed("failed", DENIED))
     feeds.replay(ChangefeedFinished("finished"))
-    feeds.replay(ChangefeedResumed("resumed", 77))
+    feeds.replay(ChangefeedResumed("resumed", 77, 2))
     feeds.replay(ChangefeedPaused("resumed"))
     feeds.replay(MaintainerPlaced("gone", Place(1, 2, 40)))
     feeds.replay(ChangefeedRemoving("removing"))

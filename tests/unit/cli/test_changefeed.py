@@ -81,7 +81,14 @@ def test_A2_C8_a_changefeed_through_its_life_by_commands(tmp_path: Path, capsys:
         settings.write_text("settings:\n- tables: public.orders\n  topic: all_orders\n")
         assert await millrace("changefeed", "update", "orders", "--config", str(settings)) == "updated orders\n"
         assert "topic all_orders" in await millrace("changefeed", "get", "orders")
-        assert "moves 2 tables" in await millrace("changefeed", "resume", "orders", "--wait")
+        assert "or `beginning`" in await millrace("changefeed", "resume", "orders", "--position", "0/1", code=4)
+        resumed = await millrace("changefeed", "resume", "orders", "--position", "now", "--wait")
+        assert resumed.splitlines()[1].startswith("warning: position: changes committed after 0/3E8 are delivered")
+        assert "moves 2 tables" in resumed
+        assert await millrace("changefeed", "update", "orders", "--tables", "public.orders") == "updated orders\n"
+        await w.eventually("/api/v2/changefeeds/orders", lambda body: body["tables_count"] == 1)
+        assert await millrace("changefeed", "update", "orders", "--tables", "public.*") == "updated orders\n"
+        await w.eventually("/api/v2/changefeeds/orders", lambda body: body["working_count"] == 2)
         await w.log.client.create_topic("all_orders", partitions=1)
         gone = await millrace("changefeed", "remove", "orders", "--wait")
         assert gone.splitlines() == ["removed orders: its positions, records and quarantine", "kept: topic all_orders"]
@@ -233,5 +240,28 @@ def test_P9_a_row_is_replayed_once_and_only_while_it_is_the_last_of_its_key(
         after = (await w.log.stored())[w.log.key(ORDERS.oid)]
         assert (after.closed, after.at) == (False, before.at)
         assert after.epoch > before.epoch
+
+    run(tmp_path, story)
+
+
+def test_P9_P4_a_row_is_replayed_with_the_columns_that_its_table_shows_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story(w: Faces) -> None:
+        millrace, client, spec = Commands(w, tmp_path / "cluster", capsys), w.log.client, tmp_path / "spec.yaml"
+        spec.write_text("settings:\n- {tables: public.orders, projection: [note AS said, id]}\n")
+        await millrace(*CREATE, "--config", str(spec), "--wait")
+        await write_rows(w, 1, 2)
+        await client.create_topic(quarantine_topic("orders"), partitions=1)
+        await client.create_topic("shop.public.orders", partitions=1)
+        await put_aside(w, 2, 1)
+        ((row,),) = [[r["row"] for r in (await millrace.json("quarantine", "list", "orders"))["items"]]]
+        await millrace("changefeed", "pause", "orders")
+        await until(lambda: not any(c.feeds.managers["orders"].machine.held for c in w.captures
+                                    if "orders" in c.feeds.managers), "every dispatcher to be gone")
+        await millrace("quarantine", "replay", "orders", row)
+        (told,) = await messages(w)
+        assert {name: value for name, value in told.items() if not name.startswith("_")} == {
+            "said": "too long", "id": 2}
 
     run(tmp_path, story)

@@ -15,14 +15,15 @@ ERROR = nouns.FeedError(code="sink_denied", kind="fail", table=T, span=3, captur
 
 COORDINATOR = [
     nouns.ChangefeedCreated(SPEC, 5, paused=True), nouns.ChangefeedChanged(SPEC), nouns.ChangefeedPaused("orders"),
-    nouns.ChangefeedResumed("orders", 99), nouns.ChangefeedFailed("orders", ERROR), nouns.ChangefeedFinished("orders"),
-    nouns.ChangefeedRemoving("orders"), nouns.ChangefeedRemoved("orders"),
+    nouns.ChangefeedResumed("orders", 99, 2), nouns.ChangefeedFailed("orders", ERROR),
+    nouns.ChangefeedFinished("orders"), nouns.ChangefeedRemoving("orders"), nouns.ChangefeedRemoved("orders"),
     nouns.MaintainerPlaced("orders", Place(1, 2, 3)), sources.ReaderPlaced("shop", 1, 2, 3),
 ]
 OFFICE = [
     nouns.EpochsTaken(9), nouns.SpanRecorded(0, whole(T, 3), 4), nouns.FeedBegun(), nouns.SpanPlaced(0, Place(1, 2, 3)),
     nouns.SpansReplaced((0,), ((1, Span(T, (0,))), (2, Span(T, (1, 2))))), nouns.SpanEnded(1), nouns.TableEnds(T, 8),
-    nouns.CheckpointReached(77), nouns.TableTrouble(T, ERROR), nouns.TableTrouble(T, None),
+    nouns.SpecSettled(SPEC), nouns.SpecSettled(None), nouns.FeedRewound(2, 99), nouns.CheckpointReached(77),
+    nouns.TableTrouble(T, ERROR), nouns.TableTrouble(T, None),
 ]
 
 

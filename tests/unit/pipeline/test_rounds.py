@@ -54,6 +54,8 @@ def plans(*spans: int) -> list[TaskPlan]:
 class Spark:
     """`does`: what collecting a job does: "work", "fail", "wait" for its cancelling, or "hang" until it is dropped."""
 
+    columns = ("id",)
+
     def __init__(self, does: str) -> None:
         self.does, self.alive = does, True
         self.tags: list[str] = []
@@ -65,7 +67,7 @@ class Spark:
         self.count = end
         return self
 
-    def mapInArrow(self, run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str) -> Spark:
+    def mapInArrow(self, run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: Any) -> Spark:
         self._run = run
         return self
 

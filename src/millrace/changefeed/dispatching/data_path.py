@@ -43,13 +43,13 @@ class Described(NamedTuple):
 
 
 class DataPath:
-    """`describe`: a changefeed as it is recorded now. `passed`: its ddl position as last read, from memory; whoever
-    reads it calls `wake` when it moves [C7]. `cores`: tasks of one job. `deadline_s`: of a dispatcher's work in its
-    task [P2]."""
+    """`describe`: a changefeed as the maintainer of this epoch has settled it; Refused: it was changed since. `passed`:
+    its ddl position as last read, from memory; whoever reads it calls `wake` when it moves [C7]. `cores`: tasks of one
+    job. `deadline_s`: of a dispatcher's work in its task [P2]."""
 
     def __init__(
         self, client: LogClient, bootstrap: tuple[str, ...], jobs: Jobs, ports: Ports, *, cores: int,
-        describe: Callable[[str], Awaitable[Described]], passed: Callable[[str], DdlPosition],
+        describe: Callable[[str, int], Awaitable[Described]], passed: Callable[[str], DdlPosition],
         deadline_s: float = limits.WORK_DEADLINE_S,
     ) -> None:
         self._client, self._bootstrap, self._jobs, self._ports = client, bootstrap, jobs, ports
@@ -120,7 +120,7 @@ class DataPath:
 
     # -- inside --------------------------------------------------------------------------------------------------------
     async def _host(self, work: Work, rounds: Rounds) -> Hosted:
-        spec, database = await self._describe(work.feed)
+        spec, database = await self._describe(work.feed, work.maintainer)
         table, progress = work.span.table, self._source(work.span.table.source)
         whose = Whose(work.dispatcher.span, table, spec.on_error)
         await progress.ready()
@@ -155,6 +155,6 @@ class DataPath:
     def _feed(self, feed: str) -> FeedRounds:
         if feed not in self._feeds:
             self._feeds[feed] = FeedRounds(
-                feed, self._jobs, self._ports, cores=self._cores, deadline_s=self._deadline_s,
+                feed, self._client, self._jobs, self._ports, cores=self._cores, deadline_s=self._deadline_s,
                 passed=partial(self._passed, feed))
         return self._feeds[feed]

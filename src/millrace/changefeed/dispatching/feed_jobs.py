@@ -50,6 +50,7 @@ class FeedJobs:
         self._feed, self._jobs, self._ports, self._decider, self._wake = feed, jobs, ports, decider, wake
         self._losses = Losses()
         self._troubled: dict[SpanId, FeedError | None] = {}     # whose last round went wrong; None: its job was lost
+        self._waking: asyncio.TimerHandle | None = None
         self.under_way = 0
 
     def repeated(self, span: SpanId) -> FeedError | None:
@@ -78,6 +79,7 @@ class FeedJobs:
         self._settle(job, ending, planned.sent)
         self._wake()                                     # whoever waited for this job need not wait for its results
         await asyncio.gather(*(self._finish(ones, planned.sent) for ones in by_host.values()))
+        self._wake()
         self.under_way -= 1
 
     # -- run -----------------------------------------------------------------------------------------------------------
@@ -139,7 +141,8 @@ class FeedJobs:
             return
         died = {one.dispatcher.span for one in ending.results if one.unclaimed}
         failed = {one.dispatcher.span for one in ending.results if sent[one.result.round].failed(one)}
-        self._decider.returned(job.number, failed=failed - died, lost=died)
+        read_bytes = sum(one.read_bytes for one in ending.results)
+        self._decider.returned(job.number, failed=failed - died, lost=died, read_bytes=read_bytes)
 
     async def _finish(self, ones: list[WorkResult], sent: dict[int, Sent]) -> None:
         """What is known of the results is stored; then the round is over for this dispatcher."""
@@ -151,7 +154,17 @@ class FeedJobs:
             log.exception("results could not be stored", feed=self._feed, span=hosted.dispatcher.span)
             hosted.rounds.unknown(hosted.dispatcher)
         finally:
-            self._wake()
+            self._wake_soon()
+
+    def _wake_soon(self) -> None:
+        """A pass looks at every dispatcher: those of a job are stored one after another, and wait for each other a
+        little."""
+        if self._waking is None:
+            self._waking = asyncio.get_running_loop().call_later(limits.ROUND_SETTLE_S, self._woken)
+
+    def _woken(self) -> None:
+        self._waking = None
+        self._wake()
 
     def _tell(self, hosted: Hosted, *, failed: bool) -> None:
         match round_over(hosted.stands.standing, stopped=hosted.stopped, failed=failed):

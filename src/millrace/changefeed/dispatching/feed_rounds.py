@@ -4,7 +4,7 @@
         ─▶ core.delivery.rounds: jobs ─▶ FeedJobs ─▶ wake
 
 Promise: nothing runs by a timer, except while somebody waits for one: after an error, behind a long job, for fresh ends
-once in ENDS_REFRESH_S. What a person must know is told as the error of a round, before the next one.
+of those who are idle. What a person must know is told as the error of a round, before the next one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 
 from millrace import limits
+from millrace.changefeed.dispatching import end_looks
 from millrace.changefeed.dispatching.feed_jobs import FeedJobs, Jobs
 from millrace.changefeed.dispatching.hosted import Hosted
 from millrace.changefeed.dispatching.parts import Part, StreamPart
@@ -25,6 +26,7 @@ from millrace.core.delivery.rounds import Rounds
 from millrace.core.delivery.source_marks import Look
 from millrace.core.delivery.standing import Standing
 from millrace.errors import MillraceError
+from millrace.log.client import LogClient
 from millrace.model.changefeeds import DdlPosition, FeedError
 from millrace.model.spans import Dispatcher, SpanId, TableId
 from millrace.ops.logging import get_logger
@@ -35,18 +37,23 @@ log = get_logger(__name__)
 
 class FeedRounds:
     def __init__(
-        self, feed: str, jobs: Jobs, ports: Ports, *, cores: int, deadline_s: float, passed: Callable[[], DdlPosition]
+        self, feed: str, client: LogClient, jobs: Jobs, ports: Ports, *, cores: int, deadline_s: float,
+        passed: Callable[[], DdlPosition],
     ) -> None:
-        self._feed, self._ports, self._deadline_s, self._passed = feed, ports, deadline_s, passed
+        self._feed, self._client, self._ports = feed, client, ports
+        self._deadline_s, self._passed = deadline_s, passed
         self._hosted: dict[Dispatcher, Hosted] = {}
         self._decider, self._round = Rounds(cores), count(1)
         self._looks: set[Look] = set()                   # for markers, under way
+        self._refreshing, self._refresh_failed = False, False
         self._wake, self._tasks = asyncio.Event(), Tasks(f"rounds of {feed}")
         self._jobs = FeedJobs(feed, jobs, ports, self._decider, self.wake)
         self._tasks.start(self._run())
 
     # -- who is here ---------------------------------------------------------------------------------------------------
     def add(self, hosted: Hosted) -> None:
+        now = asyncio.get_running_loop().time()
+        hosted.began(now, now + self._ports.random.uniform(0.0, limits.LOOK_AROUND_S))     # not all of them at once
         self._hosted[hosted.dispatcher] = hosted
         self.wake()
 
@@ -94,7 +101,7 @@ class FeedRounds:
 
     def _pass(self, now: float) -> float:
         """Starts what can be started. How long to wait at most, if nothing wakes us."""
-        position, ready = self._passed(), dict[SpanId, Ready]()
+        position, ready, due = self._passed(), dict[SpanId, Ready](), list[Hosted]()
         for hosted in self._free():
             if self._must_wait(hosted):
                 continue
@@ -103,12 +110,17 @@ class FeedRounds:
             if not hosted.may_plan:
                 continue
             goals = [goal for part in hosted.parts if (goal := self._goal(hosted, part, position)) is not None]
-            if hosted.must_look or (not goals and hosted.refresh_due(now)):
+            if hosted.must_look or (not goals and now >= hosted.look_at):
                 self._look(hosted, now)
             elif goals:
                 ready[hosted.dispatcher.span] = Ready(hosted, goals)
             elif hosted.erring:                          # idle and well: no round will say so
                 self._tell(hosted, None)
+            elif hosted.refresh_due(now):
+                due.append(hosted)
+        if due and not self._refreshing:
+            self._refreshing = True
+            self._tasks.start(self._refresh(due, now))
         for job in self._decider.start(now, {span: one.backlog_bytes for span, one in ready.items()}):
             for span in job.spans:
                 ready[span].hosted.rounds.begin([span])
@@ -149,7 +161,7 @@ class FeedRounds:
         return hosted.refused
 
     def _wait_s(self, now: float) -> float:
-        waits, again = [limits.ENDS_REFRESH_S], self._decider.look_again_at()
+        waits, again = [limits.ENDS_LOOK_S], self._decider.look_again_at()
         if again is not None and again > now:            # else there was nobody for another job
             waits.append(again - now)
         free, busy = {hosted.dispatcher for hosted in self._free()}, self._decider.busy
@@ -204,6 +216,21 @@ class FeedRounds:
             log.info("a look between rounds failed", feed=self._feed, span=hosted.dispatcher.span, error=str(error))
             self._trouble(hosted, error)
         self.wake()
+
+    async def _refresh(self, due: list[Hosted], now: float) -> None:
+        """Together, or from the second failure on each alone: then the one that is in trouble says so."""
+        try:
+            await end_looks.refresh(self._client, due, now)
+            self._refresh_failed = False
+        except MillraceError as error:
+            log.info("a look at the ends of targets failed", feed=self._feed, dispatchers=len(due), error=str(error))
+            alone = self._refresh_failed or not error.retriable
+            for hosted in due if alone else ():
+                hosted.doubted = True
+            self._refresh_failed = not alone
+        finally:
+            self._refreshing = False
+            self.wake()
 
     def _trouble(self, hosted: Hosted, error: MillraceError) -> None:
         """Told as the error of a round: then it waits before it is free again."""

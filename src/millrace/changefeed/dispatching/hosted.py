@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from millrace import limits
 from millrace.changefeed.dispatching.parts import Part, StreamPart
 from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.feeds.ports import Rounds, Work
@@ -38,7 +39,8 @@ class Hosted:
     trouble: FeedError | None = None                     # of its take-over, to be told before it goes
     epoch_seen: int = 0
     stopped: bool = False
-    looking: bool = False                                # for fresh ends, other targets
+    looking: bool = False                                # for other targets, a greater epoch
+    look_at: float = 0.0                                 # when it looks again, if it is idle then
     told: bool = False                                   # what its take-over, or its span's former rounds, met with
     erring: bool = False                                 # whoever placed it was told of an error last
     doubted: bool = False                                # a round did nothing: are the targets still those?
@@ -93,6 +95,11 @@ class Hosted:
         """Before anything is planned: the list of its targets may be another one by now."""
         return self.doubted or not all(part.lister.is_complete for part in self.all_parts)
 
+    def began(self, now: float, look_at: float) -> None:
+        self.look_at = look_at
+        for part in self.all_parts:
+            part.machine.began(now)
+
     def refresh_due(self, now: float) -> bool:
         return any(part.machine.refresh_due(now) for part in self.all_parts)
 
@@ -105,5 +112,5 @@ class Hosted:
         finally:
             self.looking = False
         self.epoch_seen = max(self.epoch_seen, *seen)
-        self.doubted = False
+        self.doubted, self.look_at = False, now + limits.LOOK_AROUND_S
         return None

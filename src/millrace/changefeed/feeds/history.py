@@ -9,6 +9,7 @@ an error nothing is written through this object any more; the counter of epochs 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -24,8 +25,10 @@ from millrace.model.changefeeds import (
     EpochsTaken,
     FeedBegun,
     FeedRecords,
+    FeedRewound,
     SpanPlaced,
     SpanRecorded,
+    SpecSettled,
     TableEnds,
     TableTrouble,
     decode_feed,
@@ -57,6 +60,13 @@ class FeedHistory:
                 log.debug("a changefeed's records were shortened while they were read", feed=feed)
 
     @classmethod
+    async def look(cls, store: Store, feed: str) -> FeedState:
+        """As it stands, for whoever changes nothing."""
+        while True:
+            with contextlib.suppress(IndexCompacted):
+                return (await cls._read(store, feed, 0)).state
+
+    @classmethod
     async def _read(cls, store: Store, feed: str, epoch: int) -> FeedHistory:
         state, index = FeedState(), 0
         found = await store.load_snapshot(office(feed))
@@ -71,6 +81,12 @@ class FeedHistory:
                 state.replay(decode_feed(data))
             index = page[-1][0]
         return cls(store, feed, epoch, state, index, snapshot_index)
+
+    async def record(self, *records: FeedRecords) -> None:
+        """Durable and replayed: of a time when no machine holds the state yet."""
+        await self.append(records)
+        for record in records:
+            self.state.replay(record)
 
     async def append(self, records: Sequence[FeedRecords]) -> None:
         """Durable when it returns; replaying them is the machine's."""
@@ -112,12 +128,16 @@ def encode_snapshot(state: FeedState) -> bytes:
 
 def _records(state: FeedState) -> Iterator[FeedRecords]:
     yield EpochsTaken(state.epoch)
+    if state.rewinds:
+        yield FeedRewound(state.rewinds, 0)              # before the places, which it would take back
     for span in state.spans.values():
         yield SpanRecorded(span.id, span.span, span.born)
         if span.place is not None:
             yield SpanPlaced(span.id, span.place)
     if state.begun:
         yield FeedBegun()
+    if state.spec is not None:
+        yield SpecSettled(state.spec)
     for table, change in state.ends.items():
         yield TableEnds(table, change)
     for table, error in state.troubles.items():

@@ -1,6 +1,7 @@
 """One maintainer on this capture: its office granted, replayed, written; its machine's effects carried out [C2].
 
-    granted ──▶ replayed: a life of the machine, pass after pass ──a write failed or was not answered──▶ granted again
+    granted ──▶ replayed, rewound if somebody asked for that: a life of the machine, pass after pass ──▶ …
+       │                                                        └── a write failed or was not answered ──▶ granted again
        └── a greater epoch was granted, or the machine gives up ──▶ ended
 
 In: its changefeed and epoch, messages of managers, the home of positions. Out: records, commands, schema changes.
@@ -19,10 +20,11 @@ import structlog
 
 from millrace.changefeed.feeds.beat import Beat
 from millrace.changefeed.feeds.history import FeedHistory
-from millrace.changefeed.feeds.ports import FeedHome
+from millrace.changefeed.feeds.ports import FeedHome, Past
 from millrace.changefeed.feeds.surroundings import Surroundings
 from millrace.changefeed.feeds.tasks import Tasks
 from millrace.changefeed.office import read_office
+from millrace.core.feeds import rewinding
 from millrace.core.feeds.effects import (
     ClosePositions,
     CommitDdl,
@@ -34,11 +36,13 @@ from millrace.core.feeds.effects import (
     WriteChange,
     WriteWatermark,
 )
+from millrace.core.feeds.feeds import FeedEntry
 from millrace.core.feeds.maintainer import Maintainer
 from millrace.core.feeds.states import Health, retry_wait
-from millrace.errors import Deposed, MillraceError, UnknownChangefeed
+from millrace.errors import Deposed, MillraceError, PositionRefused, UnknownChangefeed
 from millrace.model.changefeeds import FeedError
 from millrace.model.feed_messages import DispatcherRefused, ManagerAnswer, View
+from millrace.model.tables import lsn_text
 
 log = structlog.get_logger(__name__)
 
@@ -120,12 +124,15 @@ class MaintainerHost:
     async def _live(self) -> NoReturn:
         around = self._around
         history = await FeedHistory.take(around.store, self.feed, around.me, self.epoch)
-        home = await around.homes.open((await read_office(around.store)).feeds.entry(self.feed))
+        entry = (await read_office(around.store)).feeds.entry(self.feed)
+        await self._rewind(history, entry)
+        home = await around.homes.open(entry, Past(history.state.epoch, history.state.spec))
         self.lives += 1
         try:
             self.machine = machine = Maintainer(
                 self.feed, history.state, capture=around.capture, epoch=self.epoch, now=around.now(),
-                session_s=around.session_s, tables=home.tables, health=Health(), watermarks=home.watermarks)
+                session_s=around.session_s, tables=home.tables, health=Health(), spec=entry.spec, changed=home.changed,
+                watermarks=home.watermarks)
             while True:
                 await self._pass(machine, history, home, heartbeat=await self._beat.wait())
         finally:
@@ -134,6 +141,22 @@ class MaintainerHost:
             self._closing.clear()
             await self._effects.stop()
             await home.leave()
+
+    async def _rewind(self, history: FeedHistory, entry: FeedEntry) -> None:
+        """Somebody wants it to go on from another position: before anything else, and once."""
+        rewind = rewinding.due(history.state, entry)
+        if rewind is None:
+            return
+        await history.record(rewind.begun)
+        try:
+            await self._around.homes.rewind(entry.spec, rewind.position, rewind.epoch)
+        except PositionRefused as error:                     # nothing was touched: somebody must name another one
+            wall_ms = int(self._around.ports.clock.wall() * 1000)
+            said = FeedError(code=error.code, kind="fail", message=str(error), first_ms=wall_ms, last_ms=wall_ms)
+            self._failing(said)
+            raise
+        await history.record(rewind.done)
+        log.info("changefeed goes on from another position", feed=self.feed, position=lsn_text(rewind.done.lsn))
 
     async def _pass(self, machine: Maintainer, history: FeedHistory, home: FeedHome, *, heartbeat: bool) -> None:
         around = self._around
@@ -186,7 +209,7 @@ class MaintainerHost:
 
     async def _close(self, machine: Maintainer, home: FeedHome, effect: ClosePositions) -> None:
         try:
-            ok = await home.close_positions(effect.span, effect.epoch)
+            ok = await home.close_positions(effect.span, effect.epoch, forget=effect.forget)
         except MillraceError as error:
             log.warning("positions not closed yet", feed=self.feed, span=effect.id, error=str(error), code=error.code)
         except Exception:

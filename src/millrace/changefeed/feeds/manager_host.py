@@ -105,7 +105,7 @@ class ManagerHost:
         return held is not None and held.epoch == epoch and held.state != "stopping"
 
     async def _take_over(self, effect: TakeOver) -> None:
-        work = Work(self.feed, Dispatcher(effect.id, effect.epoch), effect.span)
+        work = Work(self.feed, Dispatcher(effect.id, effect.epoch), effect.span, effect.maintainer)
         ok = False
         try:
             ok = await self._around.dispatching.start(work, self)

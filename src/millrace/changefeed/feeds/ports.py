@@ -22,11 +22,12 @@ from millrace.model.tables import Lsn
 
 
 class Work(NamedTuple):
-    """One dispatcher's: a span under one epoch."""
+    """One dispatcher's: a span under one epoch. `maintainer`: the epoch of the one that started it."""
 
     feed: str
     dispatcher: Dispatcher
     span: Span
+    maintainer: int = 0
 
 
 class Rounds(Protocol):
@@ -102,7 +103,12 @@ class FeedHome(Protocol):
 
     @property
     def tables(self) -> Mapping[TableId, int]:
-        """Those that the changefeed begins with, and their partitions."""
+        """Those that it takes and that are there at the ddl position, as that was when it was opened, and their
+        partitions."""
+
+    @property
+    def changed(self) -> frozenset[TableId]:
+        """Of these the spec says something else than the one that is settled."""
 
     def news(self) -> News:
         """At once, from memory: asked in every pass, up to fifty times a second."""
@@ -123,15 +129,31 @@ class FeedHome(Protocol):
     async def write_watermark(self, epoch: int, checkpoint: Lsn, tables: frozenset[TableId]) -> bool:
         """Into every partition of topics that these tables, and no others of the changefeed, go to. False: fenced."""
 
-    async def close_positions(self, span: Span, epoch: int) -> bool:
-        """No former owner commits or writes any more; may be repeated. False: a greater epoch stands."""
+    async def close_positions(self, span: Span, epoch: int, *, forget: bool) -> bool:
+        """No former owner commits or writes any more; may be repeated. False: a greater epoch stands. `forget`: if its
+        table is taken, or will be again, it begins anew."""
 
     async def leave(self) -> None:
         """This life is over."""
 
 
+class Past(NamedTuple):
+    """What a changefeed's office says of the time before: the greatest epoch given out (no position is made below it),
+    and the spec that is settled."""
+
+    epoch: int = 0
+    spec: ChangefeedSpec | None = None
+
+
+NO_PAST = Past()
+
+
 class Homes(Protocol):
-    async def open(self, entry: FeedEntry) -> FeedHome: ...
+    async def open(self, entry: FeedEntry, past: Past = NO_PAST) -> FeedHome: ...
+
+    async def rewind(self, spec: ChangefeedSpec, position: Lsn, epoch: int) -> None:
+        """Every position of it is made anew at `position`, under this epoch; nobody may be at work below it any more.
+        May be repeated under a greater one. PositionRefused: the log does not have it, and nothing was touched."""
 
     async def remove(self, spec: ChangefeedSpec, epoch: int) -> None:
         """Close every position of it and its ddl position under this epoch, remove what it left; may be repeated."""

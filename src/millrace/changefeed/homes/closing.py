@@ -33,7 +33,8 @@ async def close_positions(
                 return False
             except PositionMissing:
                 return True
-            await targets.fence(topics_of(key), stored)
+            topics = list(topics_of(key))
+            await targets.fence([*topics, *await targets.also_written(stored, topics)], stored)
             return True
 
     return all(await together(map(one, keys)))

@@ -10,12 +10,12 @@ marks are told behind all changes that stand before them in `progress`; who cann
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from millrace import limits
-from millrace.changefeed.feeds.ports import DdlTaken, Mark, News
+from millrace.changefeed.feeds.ports import DdlTaken, Mark, News, Past
 from millrace.changefeed.feeds.tasks import Tasks
 from millrace.changefeed.homes.closing import close_positions
 from millrace.changefeed.homes.copies import FeedCopies
@@ -28,7 +28,8 @@ from millrace.changefeed.homes.tables import FeedTables
 from millrace.changefeed.homes.targets import Targets
 from millrace.changefeed.shapes import Shape, Shapes
 from millrace.core.feeds.barrier import SchemaChange
-from millrace.core.feeds.ddl_home import began_at, ddl_key, ddl_of, named
+from millrace.core.feeds.ddl_home import ddl_key, ddl_of, named
+from millrace.core.feeds.settling import changed_tables
 from millrace.core.feeds.source_story import SourceStory, Told
 from millrace.core.feeds.watermarks import holds_in
 from millrace.errors import PositionExists, PositionMissing, UnknownTopicOrPartition
@@ -36,10 +37,10 @@ from millrace.log.client import LogClient
 from millrace.log.client.positions import PositionClient
 from millrace.model.changefeeds import ChangefeedSpec, DdlPosition
 from millrace.model.ids import TopicPartition
-from millrace.model.positions import Point, StoredPosition
+from millrace.model.positions import Point, PositionKey, StoredPosition
 from millrace.model.quarantine import quarantine_topic
 from millrace.model.spans import Span, TableId
-from millrace.model.tables import Lsn
+from millrace.model.tables import Lsn, Oid
 from millrace.sink.kafka.choice import change_message, watermark_message
 from millrace.sink.kafka.formats import Origin
 
@@ -48,17 +49,17 @@ class LogFeedHome:
     """Made by `open_home`."""
 
     def __init__(
-        self, client: LogClient, spec: ChangefeedSpec, progress: ProgressReader, *, database: str, shape: Shape,
-        wall: Callable[[], float],
+        self, client: LogClient, spec: ChangefeedSpec, past: Past, progress: ProgressReader, *, database: str,
+        shape: Shape, wall: Callable[[], float],
     ) -> None:
-        self._client, self._spec, self._progress, self._wall = client, spec, progress, wall
+        self._client, self._spec, self._past, self._progress, self._wall = client, spec, past, progress, wall
         self._origin = Origin(spec.source, database)
         self._positions, self._targets = PositionClient(client), Targets(client, spec)
         self._shapes = Shapes(spec, shape)
         self._key = ddl_key(spec.id, progress.id)
         self._hand = DdlHand(client, self._key, spec.source)
         self._story, self._stored = SourceStory(spec), StoredPositions(client, spec.id)
-        self._known = FeedTables(client, spec.id, self._stored)
+        self._known = FeedTables(client, spec.id, self._stored, epoch=past.epoch)
         self._copies = FeedCopies(client, spec.id, self._stored)
         self._standing = FeedStanding(client, self._story, self._stored, self._known, self._copies, self._key)
         self._tables: dict[TableId, int] = {}
@@ -74,17 +75,27 @@ class LogFeedHome:
             self._copies.replay(offset, record)
         told = [found for page in pages for offset, record in page
                 if (found := self._story.replay(offset, record)) is not None]
-        begun = await self._ddl_position()
+        ddl = ddl_of(await self._ddl_position(), self._spec.source)
         await self._stored.load()
-        await together(self._meet(one) for one in told if one.kind == "create")
+        over = self._dropped(told, ddl)
+        await together(self._meet(one) for one in told if one.kind == "create" and one.table.oid not in over)
         for one in told:
-            self._tell(one, began=began_at(begun), floor=floor_of(ddl_of(begun, self._spec.source)))
+            self._tell(one, passed=ddl.of(self._story.table(one.table.oid)), floor=floor_of(ddl))
         for key in self._stored.by_key:
             self._standing.note(key)
         self._read = self._progress.next
-        for work in (self._follow(began_at(begun)), self._standing.follow_positions(),
-                     self._standing.follow_markers()):
+        for work in (self._follow(), self._standing.follow_positions(), self._standing.follow_markers()):
             self._tasks.start(self._watched(work))
+
+    def _dropped(self, told: Iterable[Told], ddl: DdlPosition) -> set[Oid]:
+        """Tables whose drop, or renaming away, has passed, and that have not come back."""
+        over: set[Oid] = set()
+        for one in told:
+            if one.kind == "drop" and one.number < ddl.of(self._story.table(one.table.oid)):
+                over.add(one.table.oid)
+            elif one.kind == "create":
+                over.discard(one.table.oid)
+        return over
 
     async def _ddl_position(self) -> StoredPosition:
         """The changefeed begins with the first change in `progress`, or where that ends: no marker of an earlier one
@@ -97,7 +108,8 @@ class LogFeedHome:
             pass
         try:
             return await self._positions.create(
-                self._key, epoch=0, at=Point(at, 0), resolved=at, writer_id=await self._client.new_writer_id())
+                self._key, epoch=self._past.epoch, at=Point(at, 0), resolved=at,
+                writer_id=await self._client.new_writer_id())
         except PositionExists:
             return await self._positions.read(self._key)
 
@@ -108,7 +120,7 @@ class LogFeedHome:
             self._error = self._error or error
 
     # -- what `progress` tells -------------------------------------------------------------------------------------
-    async def _follow(self, began: int) -> None:
+    async def _follow(self) -> None:
         while True:
             copied: set[TableId] = set()
             for offset, record in await patiently(partial(self._progress.page, wait_s=limits.HOME_WAIT_S)):
@@ -118,7 +130,7 @@ class LogFeedHome:
                     continue
                 if told.kind == "create":
                     await self._meet(told)
-                self._tell(told, began=began, floor=0)
+                self._tell(told)
             for table in copied & self._known.topics.keys():
                 await patiently(partial(self._copies.meet, table))
                 self._standing.note_table(table)
@@ -133,16 +145,18 @@ class LogFeedHome:
             if table.oid not in self._story.dropped:
                 raise
 
-    def _tell(self, told: Told, *, began: int, floor: int) -> None:
-        """`began`: what stands before it the changefeed begins with. `floor`: changes before it have passed."""
+    def _tell(self, told: Told, *, passed: int = 0, floor: int = 0) -> None:
+        """`passed`: of this table, changes before it have passed; `floor`: of every table."""
         table = self._story.table(told.table.oid)
         self._targets.note(told.table)
         topic = self._known.topics.get(table)
         if topic is None:
-            return                                       # dropped since, and nothing of it is left
-        if told.number < began:
+            return                                       # dropped: nothing of it is left, or that has passed
+        if told.number < passed and told.kind == "drop":
+            self._tables.pop(table, None)
+        elif told.number < passed:
             self._tables[table] = topic.partitions
-        elif told.number >= floor:
+        if told.number >= floor:
             self._standing.add(told)
             partitions = topic.partitions if told.kind == "create" else 0
             self._changes.append(SchemaChange(told.number, told.change.commit_lsn, told.kind, (table,), partitions))
@@ -151,6 +165,11 @@ class LogFeedHome:
     @property
     def tables(self) -> Mapping[TableId, int]:
         return self._tables
+
+    @property
+    def changed(self) -> frozenset[TableId]:
+        changed = changed_tables(self._past.spec, self._spec, self._story.versions)
+        return frozenset(map(self._story.table, changed))
 
     def news(self) -> News:
         if self._error is not None:
@@ -204,23 +223,42 @@ class LogFeedHome:
         found = await self._targets.found(holds_in(topics, tables))
         return await self._hand.watermark(epoch, found, message, wall_ms=now_us // 1000)
 
-    async def close_positions(self, span: Span, epoch: int) -> bool:
-        if span.table not in self._known.topics:
-            return True                                  # its topic is gone: nobody reads it any more
+    async def close_positions(self, span: Span, epoch: int, *, forget: bool) -> bool:
+        try:
+            own = await self._known.keys(span)
+        except UnknownTopicOrPartition:
+            return True                                  # nobody reads it any more
+        await self._copies.meet(span.table)
+        keys = [*own, *(key for part in span.parts for key in self._copies.keys(part))]
+        if forget:
+            keys = [key for key in keys if not await self._is_made_by(key, epoch)]
         topics = await self._targets.found(self._targets.names(span.table.oid) | {quarantine_topic(self._spec.id)})
-        keys = [key for part in span.parts for key in (self._known.key_of(part), *self._copies.keys(part))]
-        return await close_positions(self._positions, self._targets, keys, epoch, lambda key: topics)
+        if not await close_positions(self._positions, self._targets, keys, epoch, lambda key: topics):
+            return False
+        if forget:
+            for key in keys:
+                await self._positions.forget(key, epoch)
+            if span.table in self._known.topics:
+                await self._known.begin_anew(span.parts, epoch)
+        return True
+
+    async def _is_made_by(self, key: PositionKey, epoch: int) -> bool:
+        """An earlier try came so far."""
+        try:
+            return (await self._positions.read(key)).writers[0].first_epoch == epoch
+        except PositionMissing:
+            return False
 
     async def leave(self) -> None:
         await self._tasks.stop()
 
 
 async def open_home(
-    client: LogClient, spec: ChangefeedSpec, *, database: str, shape: Shape, wall: Callable[[], float]
+    client: LogClient, spec: ChangefeedSpec, past: Past, *, database: str, shape: Shape, wall: Callable[[], float]
 ) -> LogFeedHome:
     """Told all that is there; from now on it follows what comes."""
     progress = ProgressReader(client, spec.source)
     await progress.open()
-    home = LogFeedHome(client, spec, progress, database=database, shape=shape, wall=wall)
+    home = LogFeedHome(client, spec, past, progress, database=database, shape=shape, wall=wall)
     await home.begin()
     return home

@@ -69,7 +69,8 @@ class FeedStanding:
         offset, number = self._markers.get(part, (-1, None))
         stands = offset == stored.next_offset and stored.row == 0
         self._changed[part] = Committed(
-            stored.next_offset, stored.resolved, number if stands else None, self._copies.owes(part))
+            stored.next_offset, stored.resolved, number if stands else None, self._copies.owes(part),
+            stored.writers[0].first_epoch)
 
     def _forget_passed(self) -> None:
         floor = floor_of(self._ddl())

@@ -2,12 +2,14 @@
 
 In: tables as the source's story names them. Out: topics, keys of positions. Promise: a position is created once, where
 its partition begins for this changefeed, with a writer id that is its own for good; one that is there stays as it is.
+A table that has left and comes back begins anew, above every epoch that was at work before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -21,7 +23,7 @@ from millrace.errors import PositionExists
 from millrace.log.client import LogClient
 from millrace.log.client.positions import PositionClient
 from millrace.model.positions import Point, PositionKey
-from millrace.model.spans import TableId, TablePartition
+from millrace.model.spans import Span, TableId, TablePartition
 
 
 class Topic(NamedTuple):
@@ -31,12 +33,19 @@ class Topic(NamedTuple):
 
 
 class FeedTables:
-    def __init__(self, client: LogClient, changefeed: str, stored: StoredPositions) -> None:
-        self._client, self._changefeed, self._stored = client, changefeed, stored
+    def __init__(self, client: LogClient, changefeed: str, stored: StoredPositions, *, epoch: int) -> None:
+        """`epoch`: the greatest that was given out."""
+        self._client, self._changefeed, self._stored, self._epoch = client, changefeed, stored, epoch
         self._positions = PositionClient(client)
         self._slots = asyncio.Semaphore(limits.HOME_CALLS_MAX)
         self._parts: dict[PositionKey, TablePartition] = {}
+        self._told: dict[TableId, Told] = {}             # how it came
         self.topics: dict[TableId, Topic] = {}
+
+    async def keys(self, span: Span) -> list[PositionKey]:
+        """Also of a table that is not taken any more. UnknownTopicOrPartition: its topic is gone."""
+        topic = self.topics.get(span.table) or await self._topic(span.table)
+        return [PositionKey(self._changefeed, topic.id, partition) for partition in span.partitions]
 
     def key_of(self, part: TablePartition) -> PositionKey:
         return PositionKey(self._changefeed, self.topics[part.table].id, part.partition)
@@ -49,24 +58,32 @@ class FeedTables:
 
     async def meet(self, table: TableId, told: Told) -> None:
         """`told`: how it came. UnknownTopicOrPartition: its topic is gone."""
+        topic = await self._topic(table)
+        self.topics[table] = topic
+        self._told.setdefault(table, told)
+        parts = [TablePartition(table, partition) for partition in range(topic.partitions)]
+        self._parts |= {self.key_of(part): part for part in parts}
+        await together(self._create(part, told, self._epoch) for part in parts
+                       if self.key_of(part) not in self._stored.by_key)
+
+    async def begin_anew(self, parts: Iterable[TablePartition], epoch: int) -> None:
+        """Of a table that is taken, and whose positions were forgotten."""
+        await together(self._create(part, self._told[part.table], epoch) for part in parts)
+
+    async def _topic(self, table: TableId) -> Topic:
         name = table_topic(table.source, table.oid)
         async with self._slots:
             info = await self._client.topic(name)
-        self.topics[table] = Topic(name, info.id, len(info.partitions))
-        parts = [TablePartition(table, partition.index) for partition in info.partitions]
-        self._parts |= {self.key_of(part): part for part in parts}
-        await together(self._create(part, told) for part in parts)
+        return Topic(name, info.id, len(info.partitions))
 
-    async def _create(self, part: TablePartition, told: Told) -> None:
+    async def _create(self, part: TablePartition, told: Told, epoch: int) -> None:
         key = self.key_of(part)
-        if key in self._stored.by_key:
-            return
         async with self._slots:
             at = await self._beginning(self.where(part), told)
             resolved = max(told.change.commit_lsn - 1, 0)
             writer_id = await self._client.new_writer_id()
             with contextlib.suppress(PositionExists):        # another maintainer was faster
-                await self._positions.create(key, epoch=0, at=Point(at, 0), resolved=resolved, writer_id=writer_id)
+                await self._positions.create(key, epoch=epoch, at=Point(at, 0), resolved=resolved, writer_id=writer_id)
 
     async def _beginning(self, where: Where, told: Told) -> int:
         """A table that was renamed into the rules begins at the marker that says so."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from uuid import UUID
 
 from millrace import limits
 from millrace.changefeed.homes.patience import together
@@ -28,6 +29,8 @@ class Targets:
         self._router = Router(spec.source, self.sink, spec.settings)
         self._ensured: set[str] = set()
         self._names: dict[Oid, set[str]] = {}            # of all its schema versions
+        self._listed: dict[UUID, TopicInfo | None] = {}  # asked for by id; None: it is gone
+        self._listing = asyncio.Lock()
 
     def topic_of(self, table: TableSchema) -> str:
         return self._router.route(table).topic
@@ -67,6 +70,15 @@ class Targets:
             return None
 
         return [info for info in await together(map(one, sorted(set(names)))) if info is not None]
+
+    async def also_written(self, stored: StoredPosition, topics: Iterable[TopicInfo]) -> list[TopicInfo]:
+        """Besides `topics`: those that former settings or names have led to. Nobody writes where no end is stored."""
+        ids = {end.topic_id for end in stored.ends if end.partition >= 0} - {info.id for info in topics}
+        async with self._listing:
+            if ids - self._listed.keys():
+                found = {info.id: info for info in await self.found(await self._client.topics())}
+                self._listed |= {**dict.fromkeys(ids), **found}
+        return [info for id_ in ids if (info := self._listed[id_]) is not None]
 
     async def fence(self, topics: Iterable[TopicInfo], stored: StoredPosition) -> None:
         """Whoever wrote for this position before its present epoch writes into no partition of these any more."""

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from millrace.limits import ROUND_ALONE_MAX, ROUND_JOBS_MAX, ROUND_LONG_S
+from millrace.limits import ROUND_ALONE_MAX, ROUND_GATHER_S, ROUND_HEAVY_BYTES, ROUND_JOBS_MAX, ROUND_LONG_S
 from millrace.model.spans import SpanId
 
 WORK_COST_BYTES = 64 * 1024        # what a dispatcher costs however little it moves, in bytes moved
@@ -58,11 +58,12 @@ def pack(backlog: Mapping[SpanId, int], tasks_max: int) -> tuple[tuple[SpanId, .
 class Rounds:
     """`cores`: tasks of one job. Numbers of jobs only grow."""
 
-    __slots__ = ("_alone", "_cores", "_number", "_running", "_suspects")
+    __slots__ = ("_alone", "_cores", "_gather_until", "_number", "_running", "_suspects")
 
     def __init__(self, cores: int) -> None:
         self._cores = cores
         self._number = 0
+        self._gather_until = 0.0
         self._running: dict[int, _Running] = {}
         self._alone: dict[SpanId, None] = {}             # in the order in which they wait for their turn
         self._suspects: list[frozenset[SpanId]] = []     # as well
@@ -98,13 +99,20 @@ class Rounds:
         return jobs
 
     def look_again_at(self) -> float | None:
-        """When those who wait behind a long shared job may have another."""
+        """When those who wait behind a long shared job, or while rows gather, may have another."""
         shared = self._running_of(Kind.SHARED)
+        if not shared:
+            return self._gather_until
         return shared[0].since + ROUND_LONG_S if len(shared) == 1 else None
 
-    def returned(self, number: int, *, failed: Collection[SpanId] = (), lost: Collection[SpanId] = ()) -> None:
-        """The job ended. `failed`: those that said so themselves. `lost`: those whose task died."""
-        job = self._running.pop(number).job
+    def returned(
+        self, number: int, *, failed: Collection[SpanId] = (), lost: Collection[SpanId] = (), read_bytes: int = 0
+    ) -> None:
+        """The job ended. `failed`: those that said so themselves. `lost`: those whose task died. `read_bytes`: by all
+        of them."""
+        job, since = self._running.pop(number)
+        if job.kind is Kind.SHARED:
+            self._gather_until = since + ROUND_GATHER_S if read_bytes >= ROUND_HEAVY_BYTES else 0.0
         self._clear(job.spans)
         for task in job.tasks:
             self._suspect([span for span in task if span in lost])
@@ -141,9 +149,12 @@ class Rounds:
             self._alone.pop(span, None)
 
     def _may_share(self, now: float) -> bool:
-        """One shared job at a time, so that rounds grow under load [P7]; a second one behind a long one."""
+        """One shared job at a time, and under load not one right behind the other, so that rounds grow [P7]: each costs
+        the same before its first row. A second one behind a long one."""
         shared = self._running_of(Kind.SHARED)
-        return not shared or (len(shared) == 1 and now - shared[0].since >= ROUND_LONG_S)
+        if not shared:
+            return now >= self._gather_until
+        return len(shared) == 1 and now - shared[0].since >= ROUND_LONG_S
 
     def _running_of(self, kind: Kind) -> list[_Running]:
         return [running for running in self._running.values() if running.job.kind is kind]

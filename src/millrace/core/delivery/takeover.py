@@ -22,7 +22,7 @@ from millrace.core.delivery.positions import Commit
 from millrace.core.delivery.takeover_asks import Store, Why
 from millrace.core.delivery.taking import State, Taking
 from millrace.core.sources.reader import NO_FLAWS
-from millrace.limits import ENDS_REFRESH_S
+from millrace.limits import ENDS_LOOK_S, ENDS_REFRESH_S
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, PositionKey, StoredPosition, target_ends
 from millrace.model.tables import Lsn
@@ -46,7 +46,7 @@ class Takeover(Taking):
         refresh_s: float | None = None,
     ) -> None:
         super().__init__(key, epoch, flaws, accept_gap=accept_gap)
-        self._refresh_s = ENDS_REFRESH_S if refresh_s is None else refresh_s
+        self._refresh_s = ENDS_REFRESH_S - ENDS_LOOK_S if refresh_s is None else refresh_s
         self._stopping = self._targets_grew = False
         self._sequences: dict[TopicPartition, int] = {}
         self._plan: WritePlan | None = None
@@ -122,6 +122,15 @@ class Takeover(Taking):
         self.state = State.STORING
 
     # -- while idle ----------------------------------------------------------------------------------------------------
+    def began(self, now: float) -> None:
+        """It is at work: its ends are as fresh as its fences. Many begin together, and each fence makes others lag."""
+        self._stored_at = max(self._stored_at, now)
+
+    def ends_now(self) -> dict[TopicPartition, int]:
+        """Of every target: what would be stored if nothing had come behind it."""
+        assert self.position is not None
+        return self._ends.at(self.position.at, self._kept())
+
     def refresh_due(self, now: float) -> bool:
         """Ask for high watermarks now: stored ends are floors, and an idle dispatcher must not pin its targets."""
         return self.state is State.READY and self._may_refresh() and now - self._stored_at >= self._refresh_s

@@ -14,7 +14,7 @@ change adds or ends is recorded before that change passes; an isolated table sto
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from millrace.core.feeds.captures import NO_FLAWS
@@ -153,6 +153,28 @@ class DdlDispatcher:
     def missing(self, change: SchemaChange) -> list[TableId]:
         """Tables of it that have not arrived at its marker."""
         return [table for table in self._due(change) if not self._arrived(table, change.number)]
+
+    def tables_from(self, tables: Mapping[TableId, int]) -> dict[TableId, int]:
+        """Those that are there at the position, with their partitions. `tables`: at an earlier one, or the same."""
+        assert self.position is not None
+        found = dict(tables)
+        for change in self._changes[: bisect_left(self._numbers, self.position.next)]:
+            for table in change.tables:
+                if change.kind == "create":
+                    found[table] = change.partitions
+                elif change.kind == "drop" and change.number < self.position.of(table):
+                    found.pop(table, None)
+        return found
+
+    def coming(self) -> dict[TableId, int]:
+        """Tables that a change makes which has not passed, with its number."""
+        assert self.position is not None
+        changes = self._changes[bisect_left(self._numbers, self.position.next):]
+        found: dict[TableId, int] = {}
+        for change in changes:
+            if change.kind == "create":
+                found = {**dict.fromkeys(change.tables, change.number), **found}
+        return found
 
     def _rejoining(self) -> set[TableId]:
         flight = self._in_flight

@@ -28,7 +28,8 @@ def _beginning(m: Maintainer) -> list[Blocker]:
         since = m.ddl.since or m.begun
         return [Blocker(f"changefeed {m.feed}", me, "the ddl dispatcher takes over its position", since)]
     if m.ready:
-        return []
+        what = "what was changed is being settled: tables join, leave, are moved by other settings"
+        return [Blocker(f"changefeed {m.feed}", me, what, m.begun)] if m.settling.is_due else []
     return [
         Blocker(f"changefeed {m.feed}", f"capture {capture}", "has not said which dispatchers it has", m.begun)
         for capture in sorted(m.state.by_capture) if not m.answered(capture)

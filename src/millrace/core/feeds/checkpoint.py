@@ -22,12 +22,14 @@ NOBODY: frozenset[TableId] = frozenset()
 
 class Committed(NamedTuple):
     """A stored position, as far as control needs it. `marker`: the change whose marker stands at `next`. `owes`: what
-    came later than this is not complete, since rows of a copy are missing; None: none are."""
+    came later than this is not complete, since rows of a copy are missing; None: none are. `made`: under this epoch the
+    position was made; one that was made anew begins elsewhere."""
 
     next: int
     resolved: Lsn
     marker: int | None = None
     owes: Lsn | None = None
+    made: int = 0
 
 
 class Progress:
@@ -62,7 +64,7 @@ class Progress:
     def on_position(self, part: TablePartition, committed: Committed) -> bool:
         """False: nothing new."""
         known = self.committed.get(part)
-        if known is not None and known.next > committed.next:
+        if known is not None and (known.made, known.next) > (committed.made, committed.next):
             return False
         if known == committed:
             return False

@@ -38,6 +38,7 @@ FLAWS = {
     "maintainer_report": "a maintainer that is recorded and not reported is not placed again [C1]",
     "maintainer_sweep": "a maintainer that is reported and not recorded is not told to stop [C1]",
     "same_maintainer_epoch": "a maintainer is placed again under its former epoch [C2]",
+    "change_unheard": "a changefeed that was changed keeps the maintainer that has read it before [C1]",
 }
 
 
@@ -106,10 +107,20 @@ class Coordinator:
             self._now_absent(feed, f"capture {place.capture} was lost")
         elif (seen := self.sight.seen(feed, place)) == "gone" and "maintainer_report" not in self._flaws:
             self._now_absent(feed, f"capture {place.capture} does not have it")
+        elif entry.renew and "change_unheard" not in self._flaws:
+            self._renew(feed, place, records)
         else:
             self.absent.pop(feed, None)
             if seen == "taking_over":                     # it replays its office again: not for ever
                 self._set(feed, operators.add(self.sight.now, "not ready again"))
+
+    def _renew(self, feed: str, place: Place, records: list[CoordinatorRecords]) -> None:
+        """It was changed, or shall go on from another position: whoever is placed from now on reads so, and dispatchers
+        work on meanwhile. Where it is, if that capture takes maintainers: it is warm there."""
+        if self.sight.schedulable(place.capture):
+            self._place(feed, place.capture, records, reason="it was changed")
+        else:
+            self._now_absent(feed, "it was changed")
 
     def _step_stopped(self, feed: str, entry: FeedEntry, records: list[CoordinatorRecords]) -> None:
         """Paused, failed or leaving: the sweep ends its maintainer; a leaving one goes when nothing is left of it."""

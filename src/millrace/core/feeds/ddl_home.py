@@ -46,10 +46,6 @@ def ddl_of(stored: StoredPosition, source: str) -> DdlPosition:
     return DdlPosition(stored.epoch, stored.next_offset, isolated)
 
 
-def began_at(stored: StoredPosition) -> int:
-    return stored.resolved
-
-
 def named(stored: StoredPosition) -> dict[TopicPartition, int]:
     """Targets to be scanned, each from this offset on."""
     return {target: offset for target, offset in stored.ends_by_target.items() if target.partition != ISOLATED}

@@ -16,19 +16,23 @@ class Send(NamedTuple):
 
 
 class TakeOver(NamedTuple):
-    """Of a manager: epoch, fence, scan, in the order of V11; the answer is `Manager.taken`."""
+    """Of a manager: epoch, fence, scan, in the order of V11; the answer is `Manager.taken`. `maintainer`: the epoch of
+    the maintainer that asks for it."""
 
     id: SpanId
     epoch: int
     span: Span
+    maintainer: int
 
 
 class ClosePositions(NamedTuple):
-    """Of a maintainer: raise the epoch of these positions, so that no former owner commits; answer: `closed`."""
+    """Of a maintainer: raise the epoch of these positions, so that no former owner commits; answer: `closed`. `forget`:
+    should its table come back, it begins anew."""
 
     id: SpanId
     epoch: int
     span: Span
+    forget: bool = False
 
 
 class TakeDdl(NamedTuple):

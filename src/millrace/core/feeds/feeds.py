@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
 from millrace import limits
+from millrace.core.feeds.captures import NO_FLAWS
 from millrace.core.feeds.choice import Rules
 from millrace.core.feeds.drafts import read_settings
 from millrace.errors import ChangefeedExists, InvalidRequest, Refused, UnknownChangefeed
@@ -36,6 +37,8 @@ from millrace.model.changefeeds import (
 )
 from millrace.model.spans import CaptureId, Place
 from millrace.model.tables import Lsn
+
+FLAWS = {"newer_settings": "a dispatcher begins with settings that its maintainer has not settled [C2]"}
 
 _ID = re.compile(r"[a-z0-9_-]+")
 _SINKS = ("kafka", "file")
@@ -59,12 +62,22 @@ class FeedEntry:
     error: FeedError | None = None
     finished: bool = False
     removing: bool = False
-    position: Lsn = 0                        # where a resumption asked to go on; 0: from the checkpoint
+    position: Lsn = 0                        # where the last resumption that named one asked to go on
+    rewinds: int = 0                         # so many have asked: a maintainer does the last one, once
     place: Place | None = None               # of its maintainer, as last recorded
+    renew: bool = False                      # something was said since that maintainer was placed: it needs another
 
     @property
     def runs(self) -> bool:
         return not (self.paused or self.finished or self.removing or self.error is not None)
+
+    def spec_for(self, maintainer: int, *, flaws: frozenset[str] = NO_FLAWS) -> ChangefeedSpec:
+        """For a dispatcher that this maintainer starts: what it has settled. What was said since may be taken back
+        before anybody settles it."""
+        is_settled = self.place is not None and self.place.epoch == maintainer and not self.renew
+        if not is_settled and "newer_settings" not in flaws:
+            raise Refused(f"changefeed {self.spec.id!r} was changed: its next maintainer starts its dispatchers")
+        return self.spec
 
     @property
     def state(self) -> FeedStateName:
@@ -93,12 +106,12 @@ class FeedsState:
             case ChangefeedCreated():
                 self.feeds[record.spec.id] = FeedEntry(record.spec, record.wall_ms, paused=record.paused)
             case ChangefeedChanged():
-                self.feeds[record.spec.id].spec = record.spec
+                entry = self.feeds[record.spec.id]
+                entry.spec, entry.renew = record.spec, entry.place is not None
             case ChangefeedPaused():
                 self.feeds[record.feed].paused = True
             case ChangefeedResumed():
-                entry = self.feeds[record.feed]
-                entry.paused, entry.error, entry.position = False, None, record.position
+                self._resumed(record)
             case ChangefeedFailed():
                 self.feeds[record.feed].error = record.error
             case ChangefeedFinished():
@@ -108,8 +121,16 @@ class FeedsState:
             case ChangefeedRemoved():
                 self.feeds.pop(record.feed, None)
             case MaintainerPlaced():
-                self.feeds[record.feed].place = record.place
+                entry = self.feeds[record.feed]
+                entry.place, entry.renew = record.place, False
                 self.epoch_floor = max(self.epoch_floor, record.place.epoch)
+
+    def _resumed(self, record: ChangefeedResumed) -> None:
+        """A wish for another position stands until it is done, or until another one replaces it."""
+        entry = self.feeds[record.feed]
+        entry.paused, entry.error = False, None
+        if record.position:
+            entry.position, entry.rewinds, entry.renew = record.position, record.rewind, entry.place is not None
 
     def entry(self, feed: str) -> FeedEntry:
         found = self.feeds.get(feed)
@@ -131,7 +152,8 @@ class FeedsState:
         check_spec(spec)
         entry = self._staying(spec.id)
         if (spec.source, spec.sink) != (entry.spec.source, entry.spec.sink):
-            raise InvalidRequest(f"changefeed {spec.id!r}: source and sink cannot change; make another changefeed")
+            raise InvalidRequest(f"changefeed {spec.id!r}: source and sink cannot change, its positions would mean "
+                                 "something else; make another changefeed")
         return FeedsDecision((), False) if spec == entry.spec else FeedsDecision((ChangefeedChanged(spec),), True)
 
     def pause(self, feed: str) -> FeedsDecision[None]:
@@ -149,7 +171,7 @@ class FeedsState:
             if position:
                 raise InvalidRequest(f"changefeed {feed!r} runs; pause it before it goes on from another position")
             return FeedsDecision((), None)
-        return FeedsDecision((ChangefeedResumed(feed, position),), None)
+        return FeedsDecision((ChangefeedResumed(feed, position, entry.rewinds + 1 if position else 0),), None)
 
     def fail(self, feed: str, error: FeedError) -> FeedsDecision[None]:
         entry = self.entry(feed)

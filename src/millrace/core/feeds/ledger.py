@@ -14,7 +14,7 @@ from millrace.core.feeds.captures import NO_FLAWS
 from millrace.core.feeds.office import FeedState, SpanState
 from millrace.core.feeds.operators import Ask, Operator
 from millrace.core.feeds.sight import FeedSight
-from millrace.model.changefeeds import EpochsTaken, FeedRecords, SpanEnded, SpanPlaced, SpansReplaced
+from millrace.model.changefeeds import EpochsTaken, FeedRecords, SpanEnded, SpanPlaced, SpansReplaced, TableEnds
 from millrace.model.spans import CaptureId, SpanId
 
 FLAWS = {
@@ -52,6 +52,8 @@ class Ledger:
                 self.loads[capture] = self.loads.get(capture, 0) + 1
             case SpanEnded():
                 self._leaves(self.state.spans[record.id])
+            case TableEnds():
+                self.dirty.update(dict.fromkeys(self.state.by_table.get(record.table, ())))
             case SpansReplaced():
                 for span_id in record.old:
                     self._leaves(self.state.spans[span_id])

@@ -22,9 +22,12 @@ from millrace.core.feeds.effects import ClosePositions, CommitDdl, FailFeed, Fee
 from millrace.core.feeds.office import FeedState, SpanState
 from millrace.core.feeds.operators import Ask
 from millrace.core.feeds.placing import Fate, Placing
+from millrace.core.feeds.settling import Settling
 from millrace.core.feeds.sight import FeedSight
 from millrace.core.feeds.states import Health
 from millrace.model.changefeeds import (
+    LEFT,
+    ChangefeedSpec,
     CheckpointReached,
     DdlPosition,
     FeedBegun,
@@ -56,16 +59,20 @@ FLAWS = {
 class Maintainer:
     def __init__(
         self, feed: str, state: FeedState, *, capture: CaptureId, epoch: int, now: float, session_s: float,
-        tables: Mapping[TableId, int], health: Health, watermarks: bool = False, flaws: frozenset[str] = NO_FLAWS,
+        tables: Mapping[TableId, int], health: Health, spec: ChangefeedSpec | None = None,
+        changed: frozenset[TableId] = frozenset(), watermarks: bool = False, flaws: frozenset[str] = NO_FLAWS,
     ) -> None:
-        """`tables`: those that the changefeed begins with, and their partitions; used until all are recorded.
-        `watermarks`: its sink wants them [K4]."""
+        """`tables`: those that are there at the ddl position, and their partitions; used until all are recorded.
+        `spec`: as it is recorded now, None: nobody changes it. `changed`: see Settling. `watermarks`: its sink wants
+        them [K4]."""
         self.feed, self.state, self.epoch, self.health = feed, state, epoch, health
         self._tables, self._flaws = tables, flaws
         self.sight = FeedSight(now, session_s=session_s, flaws=flaws)
         self.progress = Progress()
         self.ddl = DdlDispatcher(state, self.progress, watermarks=watermarks, flaws=flaws)
         self.placing = Placing(state, self.sight, self._fate, home=capture, flaws=flaws)
+        self.settling = Settling(
+            state, self.ddl, self.placing, spec=spec, tables=tables, changed=changed, flaws=flaws)
         self.ready = False
         self.begun = self.checkpoint_since = now
         self._checkpoint_at = now
@@ -115,6 +122,8 @@ class Maintainer:
 
     def closed(self, effect: ClosePositions, *, ok: bool) -> None:
         """No: somebody has a greater epoch than any that we gave out."""
+        if effect.id not in self.state.spans:
+            return                                           # a late answer: it has ended
         if not ok:
             self.overtaken()
             return
@@ -140,6 +149,8 @@ class Maintainer:
             self.ready = all(map(self.answered, self.state.by_capture)) or "no_bootstrap" in self._flaws
             if not self.ready:
                 return []
+        if settled := self.settling.step():
+            return settled                                   # what joins by them holds the checkpoint from then on
         records += self.ddl.needs() or self.ddl.late_needs() or self.placing.step()
         records += self._troubles()
         records += self._forward(now)
@@ -250,7 +261,7 @@ class Maintainer:
         if self.ddl.epoch == 0 and self._ddl_epoch:
             out.append(self.ddl.begin(self._ddl_epoch, now))
             self._ddl_epoch = 0
-        elif (effect := self.ddl.next_effect()) is not None:
+        elif not self.settling.is_due and (effect := self.ddl.next_effect()) is not None:
             out.append(effect)
         if not self.ready:
             return out
@@ -260,7 +271,8 @@ class Maintainer:
             out.append(Send(capture, StopDispatcher(self.feed, self.epoch, incarnation, span_id, epoch)))
         for span_id in self.placing.closes:
             epoch = self.placing.operators[span_id].epoch
-            out.append(ClosePositions(span_id, epoch, self.state.spans[span_id].span))
+            span = self.state.spans[span_id].span
+            out.append(ClosePositions(span_id, epoch, span, self.state.ends.get(span.table) == LEFT))
         self.placing.closes.clear()
         if (error := self.health.fatal()) is not None:
             out.append(FailFeed(error))

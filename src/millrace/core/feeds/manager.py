@@ -92,7 +92,7 @@ class Manager:
         if held is None or held.epoch != command.epoch or held.state != "prepared":
             return []
         self._turn(command.id, held, "taking_over")
-        return [TakeOver(command.id, held.epoch, held.span)]
+        return [TakeOver(command.id, held.epoch, held.span, command.maintainer_epoch)]
 
     def on_stop(self, source: CaptureId, command: StopDispatcher) -> None:
         if not self._is_for_us(source, command.maintainer_epoch, command.incarnation):

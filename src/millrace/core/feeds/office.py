@@ -10,15 +10,19 @@ from dataclasses import dataclass, field
 
 from millrace.model.changefeeds import (
     FIRST,
+    LEFT,
+    ChangefeedSpec,
     CheckpointReached,
     EpochsTaken,
     FeedBegun,
     FeedError,
     FeedRecords,
+    FeedRewound,
     SpanEnded,
     SpanPlaced,
     SpanRecorded,
     SpansReplaced,
+    SpecSettled,
     TableEnds,
     TableTrouble,
 )
@@ -47,6 +51,8 @@ class FeedState:
     next_id: SpanId = 0
     checkpoint: Lsn = 0
     begun: bool = False
+    spec: ChangefeedSpec | None = None                               # that is settled; None: none is, or nobody knows
+    rewinds: int = 0                                                 # the last wish for another position that is done
 
     def replay(self, record: FeedRecords) -> None:
         match record:
@@ -56,6 +62,12 @@ class FeedState:
                 self.epoch = max(self.epoch, record.upto)
             case SpanRecorded():
                 self._recorded(record.id, record.span, record.born)
+                if self.ends.get(record.span.table) == LEFT:
+                    del self.ends[record.span.table]
+            case SpecSettled():
+                self.spec = record.spec
+            case FeedRewound():
+                self._rewound(record)
             case FeedBegun():
                 self.begun = True
             case CheckpointReached():
@@ -91,6 +103,13 @@ class FeedState:
         if place.epoch > self.epoch:
             self.epoch = place.epoch
 
+    def _rewound(self, record: FeedRewound) -> None:
+        """Nobody is placed; which tables there are at the new position must be settled anew."""
+        self.rewinds, self.checkpoint, self.spec = record.rewind, record.lsn, None
+        self.by_capture.clear()
+        for span in self.spans.values():
+            span.place = None
+
     def _ended(self, span_id: SpanId) -> SpanState:
         span = self.spans.pop(span_id)
         if span.place is not None:
@@ -102,5 +121,5 @@ class FeedState:
         return span
 
     def knows(self, table: TableId) -> bool:
-        """It has spans, or had some and is over."""
-        return table in self.by_table or table in self.ends
+        """It has spans, or had some and is over. One that only left may come again."""
+        return table in self.by_table or self.ends.get(table, LEFT) != LEFT

@@ -23,7 +23,7 @@ from millrace.core.feeds.schedule import Picker, balance
 from millrace.core.feeds.sight import FeedSight
 from millrace.errors import InvalidRequest
 from millrace.model import spans as span_nouns
-from millrace.model.changefeeds import FeedRecords, SpanEnded, SpanPlaced, SpansReplaced
+from millrace.model.changefeeds import LEFT, FeedRecords, SpanEnded, SpanPlaced, SpansReplaced
 from millrace.model.spans import CaptureId, Place, SpanId
 
 FLAWS = {
@@ -70,6 +70,12 @@ class Placing(Ledger):
         place, record = self._destination(capture)
         self.set_operator(span_id, operators.move(now, place, "asked for", warm=True))
         return record
+
+    def again(self, span_id: SpanId, records: list[FeedRecords], reason: str) -> None:
+        """Where it is recorded, under a raised epoch: whoever works there now is taken over by its successor [V11]."""
+        place = self.state.spans[span_id].place
+        assert place is not None, "who was never placed begins as it should"
+        self._place(span_id, place, records, reason=reason, raised=True)
 
     def _free(self, span_id: SpanId) -> None:
         span = self.state.spans.get(span_id)
@@ -118,7 +124,9 @@ class Placing(Ledger):
         place, fate, now = span.place, self._fate(span), self.sight.now
         if fate == "ended":
             self.absent.pop(span.id, None)
-            operator = Operator("stop", "stopping", now, now, "its table was dropped", members=(span.id,))
+            left = self.state.ends.get(span.span.table) == LEFT
+            why = "the rules do not take its table any more" if left else "its table was dropped"
+            operator = Operator("stop", "stopping", now, now, why, members=(span.id,))
             self.set_operator(span.id, operator)
             self._step_ending(operator, records)
         elif fate == "not_yet":

@@ -75,6 +75,11 @@ class SourceStory:
         """Those that the changefeed takes, as they are now."""
         return [taken.table for taken in self._chosen.taken.values()]
 
+    @property
+    def versions(self) -> list[TableSchema]:
+        """Of all tables of the source, taken or not."""
+        return list(self._versions.values())
+
     def replay(self, offset: int, record: ProgressRecord) -> Told | None:
         match record:
             case Mark():

@@ -31,6 +31,7 @@ CLASSES: Mapping[str, ErrorClass] = {
     "topic_refused": "isolate",
     "expression_failed": "isolate",
     "position_missing": "isolate",
+    "position_refused": "fail",            # where it shall go on is not there any more: a person names another place
     "sink_denied": "fail",
     "sink_misconfigured": "fail",
 }

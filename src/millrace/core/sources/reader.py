@@ -23,6 +23,7 @@ P = tuple[Oid, int]  # one partition of one table
 
 SEQ_MAX = 2**62  # behind every change of a transaction
 NO_FLAWS: frozenset[str] = frozenset()
+BEGINS = "begins"  # code of the first generation that has a mark: nobody was told anything before
 
 # Switches of the simulation, each plants one mistake; production passes none.
 FLAWS = {
@@ -160,7 +161,7 @@ def judge(found: Found, *, flaws: frozenset[str] = NO_FLAWS) -> Resume | Broken:
     """Go on from the last mark, or not at all."""
     mark = found.mark
     if mark is None:
-        return Broken("begins", "no mark yet: the source begins", found.generation + 1)
+        return Broken(BEGINS, "no mark yet: the source begins", found.generation + 1)
     cause = _breach(found, mark)
     if cause is not None and "generation" not in flaws:
         code, reason = cause

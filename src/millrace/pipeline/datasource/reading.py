@@ -113,6 +113,8 @@ def _marker(found: Joined, origin: Origin, layout: Layout, on_truncate: OnTrunca
     change = decode_progress(found.value)
     if not isinstance(change, Change) or change.kind != "truncate" or on_truncate == OnTruncate.IGNORE:
         return
+    if on_truncate == OnTruncate.FAIL and change.begins:
+        return                                            # of a broken history `failOnDataLoss` says what it means
     if on_truncate == OnTruncate.FAIL:
         raise TableTruncated(
             f"the table was truncated at commit {lsn_text(change.commit_lsn)} (partition {origin.partition}, offset "

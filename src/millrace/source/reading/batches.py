@@ -67,8 +67,7 @@ class Batcher:
 
     def marker(self, oid: Oid, place: Place, change: Change, schema_id: UUID) -> None:
         """Into every partition of the table, at the same place."""
-        header = self._header(BatchKind.MARKER, schema_id, place, place, rows=0, before=False)
-        records = [_record(encode_progress(change), header)]
+        records = [marker_record(change, place, schema_id, epoch=self._epoch)]
         for number in range(self._partitions[oid]):
             p = (oid, number)
             if place > self._core.after(p):
@@ -131,6 +130,12 @@ class Batcher:
             self._acked()
 
         self._outlet.append(p, records, acked)
+
+
+def marker_record(change: Change, place: Place, schema_id: UUID, *, epoch: int) -> Record:
+    return _record(encode_progress(change), BatchHeader(
+        kind=BatchKind.MARKER, schema_id=schema_id.bytes, generation=change.generation, epoch=epoch,
+        first_lsn=place.commit_lsn, first_seq=place.seq, last_lsn=place.commit_lsn, last_seq=place.seq, rows=0))
 
 
 def _record(value: bytes, header: BatchHeader) -> Record:

@@ -273,13 +273,14 @@ class SourceReader:
         try:
             raised = await raise_generation(
                 broken, spec=self._spec, database=self._database, setup=self._setup, office=self._office,
-                lanes=shared.lanes, planner=copier, log_ends=standing.log_ends, before=server)
+                lanes=shared.lanes, planner=copier, log_ends=standing.log_ends, before=server,
+                wall_ms=int(self._ports.clock.wall() * 1000))
         except BaseException:
             await copier.close()                 # it may hold the snapshot already, and nobody else would end it
             raise
         standing.schemas, standing.mark, standing.tails, standing.named_lsn = raised.schemas, None, {}, -1
         self._count_partitions(shared)
-        shared.restate(opening_records(self.state, raised.schemas, raised.resume))
+        shared.restate(opening_records(self.state, raised))
         self._breach = None
         self._run_copier(copier, raised.server)
         return raised

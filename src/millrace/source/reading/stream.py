@@ -1,7 +1,7 @@
 """The copy stream of a replication connection, in chunks of whole messages.
 
-In: START_REPLICATION on a psycopg connection. Out: chunks (at most about 1 MiB, or 20 ms after their first message),
-each with what the last keep-alive said.
+In: START_REPLICATION on a psycopg connection. Out: chunks (at most about 1 MiB, or 20 ms after their first message; a
+commit after a pause at once), each with what the last keep-alive said.
 
 Promises: nothing is read while nobody asks for a chunk, so a slow log slows the server down and memory stays bounded;
 feedback leaves on its own timer all the same [S2]; a stream that falls silent is asked, then given up.
@@ -27,6 +27,9 @@ _DATA, _KEEPALIVE = ord("w"), ord("k")
 _KEEPALIVE_BODY = Struct(">QQB")     # WAL end, clock, reply asked for
 _FEEDBACK = Struct(">cQQQQB")        # 'r', written, flushed, applied, clock, reply asked for
 _EPOCH_2000_S = 946_684_800
+_MESSAGE_AT = 25                     # behind 'w', WAL start, WAL end, clock
+_COMMITS = b"Cc"                     # of a transaction, of a streamed one
+_SMALL_BYTES = 32 * limits.KIB       # a chunk like this comes of little load, not of a busy reader
 _READ_ON_BYTES = 8 * limits.KIB      # libpq takes about 16 KiB at once: less means that the socket is empty
 
 
@@ -55,6 +58,8 @@ class Stream:
         self._error: BaseException | None = None
         self._acknowledged: Lsn = started
         self._heard_at = self._loop.time()
+        self._handed_at = float("-inf")      # the last chunk with messages, and its size
+        self._handed_bytes = 0
         self._feedback: asyncio.Task[None] | None = None
         self._on_notice = on_notice
         self.received_bytes = 0
@@ -100,7 +105,10 @@ class Stream:
             await self._gather()
         if self._error is not None:
             raise self._error
-        frames, self._frames, self._bytes = self._frames, [], 0
+        frames, self._frames = self._frames, []
+        if frames:
+            self._handed_at, self._handed_bytes = self._loop.time(), self._bytes
+        self._bytes = 0
         keepalive, self._keepalive = self._keepalive, 0
         return Piece(join(frames), keepalive)
 
@@ -109,7 +117,8 @@ class Stream:
         self._heard_at = self._loop.time()     # before, nobody listened
         timer: asyncio.TimerHandle | None = None
         if self._frames or self._keepalive:
-            timer = self._loop.call_later(limits.CHUNK_WAIT_S, self._wake)
+            wait_s = 0.0 if self._is_whole_after_pause() else limits.CHUNK_WAIT_S      # not before the socket's turn
+            timer = self._loop.call_later(wait_s, self._wake)
         self._loop.add_reader(self._fd, self._on_readable)
         try:
             while not waiting.done():
@@ -146,8 +155,16 @@ class Stream:
             self._error = error
             self._wake()
             return
-        if was_empty and (self._frames or self._keepalive):
+        if self._is_whole_after_pause():
+            self._wake()
+        elif was_empty and (self._frames or self._keepalive):
             self._loop.call_later(limits.CHUNK_WAIT_S, self._wake, self._waiting)
+
+    def _is_whole_after_pause(self) -> bool:
+        """Waiting would only delay it: who commits so little, so rarely, does not fill a chunk."""
+        return (bool(self._frames) and self._frames[-1][_MESSAGE_AT] in _COMMITS
+                and self._handed_bytes < _SMALL_BYTES
+                and self._loop.time() - self._handed_at >= limits.CHUNK_WAIT_S)
 
     def _wake(self, which: asyncio.Future[None] | None = None) -> None:
         if which is not None and which is not self._waiting:

@@ -12,14 +12,16 @@ from millrace import limits
 from millrace.changefeed.feeds.maintainer_host import MaintainerHost
 from millrace.changefeed.feeds.manager_host import ManagerHost
 from millrace.changefeed.feeds.ports import DdlTaken, News
+from millrace.changefeed.office import OFFICE, OfficeWriter
 from millrace.core.feeds.effects import Send
 from millrace.core.feeds.feeds import office
-from millrace.errors import Unreachable
+from millrace.errors import PositionRefused, Unreachable
 from millrace.model.changefeeds import (
     CheckpointReached,
     EpochsTaken,
     FeedBegun,
     FeedError,
+    FeedRewound,
     SpanPlaced,
     SpanRecorded,
     decode_feed,
@@ -138,7 +140,7 @@ def test_C7_without_markers_in_positions_no_schema_change_passes(tmp_path: Path)
             return news._replace(positions={p: c._replace(marker=None) for p, c in news.positions.items()})
 
     async def main(a: Alone) -> None:
-        async def open_(entry: object) -> Blind:
+        async def open_(*opened: object) -> Blind:
             return Blind(a.target)
 
         a.homes.open = open_  # type: ignore[method-assign]
@@ -262,7 +264,7 @@ def test_C7_after_a_change_of_unknown_outcome_the_ddl_position_is_taken_anew(
     calls: list[int] = []
 
     async def main(a: Alone) -> None:
-        async def open_(entry: object) -> Losing:
+        async def open_(*opened: object) -> Losing:
             return Losing(a.target)
 
         a.homes.open = open_  # type: ignore[method-assign]
@@ -295,7 +297,7 @@ def test_K4_watermarks_tell_what_is_persisted_and_nothing_else(
         nonlocal alone
         alone = a
 
-        async def open_(entry: object) -> Checked:
+        async def open_(*opened: object) -> Checked:
             return Checked(a.target, watermarks=True)
 
         a.homes.open = open_  # type: ignore[method-assign]
@@ -312,6 +314,78 @@ def test_K4_watermarks_tell_what_is_persisted_and_nothing_else(
 
     alone: Any = None
     assert play_alone(tmp_path, main).target.found() == []
+
+
+async def set_back(a: Alone, position: int) -> None:
+    """As the coordinator's office has it then."""
+    token = await a.plain.acquire(OFFICE, a.me, 60.0)
+    writer = await OfficeWriter.load(a.plain, token)
+    await writer.submit_feeds(lambda state: state.pause(FEED))
+    await writer.submit_feeds(lambda state: state.resume(FEED, position=position))
+    await a.plain.release(OFFICE, token)
+
+
+def test_C4_another_position_is_taken_once_whatever_is_lost_on_the_way(tmp_path: Path) -> None:
+    async def main(a: Alone) -> None:
+        await a.created(FEED)
+        first = Story(a)
+        first.host.start()
+        a.target.advance(40)
+        await until(lambda: a.target.is_eaten() and first.checkpoint() >= 40)
+        await first.host.stop()
+        await first.manager.stop()
+        await set_back(a, 20)
+
+        epochs, rewind = list[int](), a.homes.rewind
+
+        async def lost(spec: Any, position: int, epoch: int) -> None:
+            epochs.append(epoch)
+            await rewind(spec, position, epoch)
+            if len(epochs) == 1:
+                raise Unreachable("no answer")
+
+        a.homes.rewind = lost  # type: ignore[method-assign]
+        a.store.lose["append"] = 1                               # of the first record of its life
+        s = Story(a, epoch=EPOCH + 1)
+        s.host.start()
+        await until(lambda: a.target.is_eaten() and s.checkpoint() >= 40)
+        records = await a.records()
+        at = [n for n, record in enumerate(records) if isinstance(record, FeedRewound)]
+        assert [records[n] for n in at] == [FeedRewound(1, 20)]
+        assert len(epochs) == 2
+        assert epochs == sorted(set(epochs))
+        placed = [record.place.epoch for record in records[at[0]:] if isinstance(record, SpanPlaced)]
+        assert placed
+        assert min(placed) > epochs[-1], "under greater epochs than the positions have"
+        assert CheckpointReached(40) in records[at[0]:], "it came that far again"
+        await s.host.stop()
+        again = Story(a, epoch=EPOCH + 2)
+        again.host.start()
+        await until(again.works)
+        assert len(epochs) == 2
+        await again.host.stop()
+        await s.manager.stop()
+
+    assert play_alone(tmp_path, main).target.found() == []
+
+
+def test_C8_a_position_that_is_not_there_any_more_fails_the_changefeed_with_the_remedy(tmp_path: Path) -> None:
+    async def main(a: Alone) -> None:
+        async def gone(*asked: object) -> None:
+            raise PositionRefused("give a later one")
+
+        a.homes.rewind = gone  # type: ignore[method-assign]
+        await a.created(FEED)
+        await set_back(a, 20)
+        s = Story(a)
+        s.host.start()
+        await until(lambda: s.errors)
+        assert (s.errors[0].code, s.errors[0].kind, s.errors[0].message) == (
+            "position_refused", "fail", "give a later one")
+        assert not [record for record in await a.records() if not isinstance(record, EpochsTaken)]
+        await s.host.stop()
+
+    play_alone(tmp_path, main)
 
 
 def test_C8_an_error_that_only_a_person_can_mend_goes_to_the_coordinator(tmp_path: Path) -> None:

@@ -145,8 +145,8 @@ def test_C3_closed_positions_let_no_former_owner_commit_or_write(tmp_path: Path)
         await writer.append([Record(b"row")])
 
         for _ in range(2):                                   # may be repeated
-            assert await home.close_positions(whole(TABLE, 1), 5)
-        assert not await home.close_positions(whole(TABLE, 1), 4)
+            assert await home.close_positions(whole(TABLE, 1), 5, forget=False)
+        assert not await home.close_positions(whole(TABLE, 1), 4, forget=False)
         with pytest.raises(Superseded):
             await log.positions.commit(key, Commit(4, Point(0, 0), Point(1, 0), (), 0))
         with pytest.raises(InvalidProducerEpoch):

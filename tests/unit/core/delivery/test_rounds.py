@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.core.delivery.rounds import WORK_COST_BYTES, Job, Kind, Rounds, pack
-from millrace.limits import ROUND_ALONE_MAX, ROUND_JOBS_MAX, ROUND_LONG_S
+from millrace.limits import ROUND_ALONE_MAX, ROUND_GATHER_S, ROUND_HEAVY_BYTES, ROUND_JOBS_MAX, ROUND_LONG_S
 
 MIB = 1 << 20
 
@@ -52,6 +52,19 @@ def test_P7_those_who_come_late_wait_for_the_shared_job_but_not_long() -> None:
     assert one(rounds.start(10.0 + ROUND_LONG_S, backlog(1, 2))).spans == {2}
     assert rounds.look_again_at() is None
     assert rounds.start(99.0, backlog(1, 2, 3)) == [], "two shared jobs are enough"
+
+
+def test_P7_under_load_rows_gather_before_the_next_shared_job() -> None:
+    rounds = Rounds(2)
+    light = one(rounds.start(10.0, backlog(1)))
+    rounds.returned(light.number, read_bytes=ROUND_HEAVY_BYTES - 1)
+    heavy = one(rounds.start(10.1, backlog(1)))
+    rounds.returned(heavy.number, read_bytes=ROUND_HEAVY_BYTES)
+    assert rounds.start(10.2, backlog(1, 2)) == []
+    assert rounds.look_again_at() == 10.1 + ROUND_GATHER_S
+    last = one(rounds.start(10.1 + ROUND_GATHER_S, backlog(1, 2)))
+    rounds.returned(last.number, read_bytes=0)
+    assert one(rounds.start(10.2 + ROUND_GATHER_S, backlog(1))).spans == {1}, "nothing to wait for"
 
 
 def test_P2_one_that_fails_runs_alone_until_it_runs_well() -> None:

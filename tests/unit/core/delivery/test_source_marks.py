@@ -189,3 +189,18 @@ def test_S4_where_a_generation_begins_and_a_limit_of_the_stream() -> None:
     assert (world.marks.begins(OID, 0, 1), world.marks.begins(OID, 0, 2), world.marks.begins(OID, 7, 2)) == (1, 8, 0)
     assert world.marks.goal(OID, 0, START, PASSED, {}, limit=3) == Goal(Point(3, 0), 100)
     assert world.marks.goal(OID, 0, Point(3, 0), PASSED, {}, limit=3) is None
+
+
+def test_S9_the_truncation_that_a_generation_begins_with_stands_before_its_beginning() -> None:
+    """So a copy, which is put where the generation begins, waits until the truncation has passed."""
+    world = World()
+    world.mark(100, 5, full=True)
+    world.tell(Change(2, OID, 899, 0, "truncate", begins=True))
+    marker = Marker(world.offset - 1, 2, Place(899, 0))
+    world.mark(899, 9, full=True, generation=2)          # 5 to 7: of the old generation, behind its last mark
+    assert world.marks.begins(OID, 0, 2) == 9
+    assert world.marks.goal(OID, 0, START, 0, {}) == Goal(Point(5, 0), 100)
+    assert world.marks.goal(OID, 0, Point(5, 0), 0, {}, limit=9) == Look(OID, 0, marker, 5, 9)
+    assert world.marks.goal(OID, 0, Point(5, 0), 0, {marker: 8}, limit=9) == Goal(Point(8, 0), 100)
+    assert world.marks.goal(OID, 0, Point(8, 0), 0, {marker: 8}, limit=9) is None
+    assert world.marks.goal(OID, 0, Point(8, 0), marker.number + 1, {marker: 8}, limit=9) == Goal(Point(9, 0), 899)

@@ -21,7 +21,7 @@ from millrace.errors import (
     TimedOut,
     WriterIdNeeded,
 )
-from millrace.limits import ENDS_REFRESH_S, WRITER_EPOCH_MAX
+from millrace.limits import ENDS_LOOK_S, ENDS_REFRESH_S, WRITER_EPOCH_MAX
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, PositionKey, StoredPosition, TargetEnd, WriterId, target_ends
 from millrace.model.writes import Delivered, NextSequence, Targets, WriteResult
@@ -335,7 +335,21 @@ def test_K3_an_idle_dispatcher_moves_its_ends_to_the_high_watermark() -> None:
     commit = wanted_commit(t)
     assert (commit.from_, commit.to, ends_of(commit)) == (Point(5, 0), Point(5, 0), {T0: 50, T1: 25, Q: 6})
     store(t, now)
-    assert not t.refresh_due(now + ENDS_REFRESH_S - 1)
+    assert not t.refresh_due(now + ENDS_REFRESH_S - ENDS_LOOK_S - 1)
+    assert t.refresh_due(now + ENDS_REFRESH_S - ENDS_LOOK_S), "the next look may be so much later"
+
+
+def test_K3_who_has_just_begun_looks_later_and_stores_nothing_if_nothing_lags() -> None:
+    t = ready()
+    t.began(1_000.0)
+    assert not t.refresh_due(1_001.0)
+    now = 1_000.0 + ENDS_REFRESH_S
+    assert t.refresh_due(now)
+    t.refresh(now, {})
+    store(t, now)
+    t.refresh(now + ENDS_REFRESH_S, t.ends_now())
+    assert (t.state, t.wanted()) == (State.READY, ())
+    assert not t.refresh_due(now + ENDS_REFRESH_S + 1)
 
 
 def test_K3_ends_are_not_refreshed_while_rows_stand_ahead_or_a_round_is_under_way() -> None:

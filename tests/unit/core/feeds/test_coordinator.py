@@ -8,7 +8,14 @@ from millrace.core.feeds.coordinator import Coordinator
 from millrace.core.feeds.effects import CleanUp, DropMaintainer, FeedEffect, ReleaseOffice, Send, StartMaintainer
 from millrace.core.feeds.feeds import FeedsState
 from millrace.core.feeds.member import Member
-from millrace.model.changefeeds import ChangefeedCreated, ChangefeedSpec, CoordinatorRecords, FeedError
+from millrace.model.changefeeds import (
+    ChangefeedChanged,
+    ChangefeedCreated,
+    ChangefeedResumed,
+    ChangefeedSpec,
+    CoordinatorRecords,
+    FeedError,
+)
 from millrace.model.feed_messages import (
     CaptureAnswer,
     CoordinatorPing,
@@ -118,6 +125,34 @@ def test_C1_a_new_coordinator_resumes_and_touches_nothing_that_works(cluster: Cl
     cluster.elect(2, 1)
     cluster.settle(20)
     assert [cluster.epoch(feed) for feed in "abc"] == epochs
+
+
+@pytest.mark.parametrize("said", [
+    ChangefeedChanged(ChangefeedSpec(id="b", source="shop", sink="kafka:", tables=("public.a",))),
+    ChangefeedResumed("b", 44, 1),
+], ids=["changed", "another position"])
+def test_C1_who_is_changed_gets_another_maintainer_where_it_is_whoever_is_coordinator(
+    cluster: Cluster, said: CoordinatorRecords
+) -> None:
+    before = cluster.epoch("b")
+    cluster.write([said])
+    cluster.elect(2, 1)                                      # the record stands, and nobody has acted on it
+    cluster.settle(6)
+    assert cluster.epoch("b") > before
+    assert (cluster.running()["b"], cluster.members[1].maintainers["b"]) == ([1], cluster.epoch("b"))
+    assert not cluster.c.state.entry("b").renew
+    after = cluster.epoch("b")
+    cluster.settle()
+    assert cluster.epoch("b") == after, "once"
+
+
+def test_C5_who_is_changed_goes_elsewhere_if_its_capture_takes_nothing(cluster: Cluster) -> None:
+    cluster.members[1].liveness = "draining"
+    cluster.settle(2)
+    cluster.write([ChangefeedChanged(ChangefeedSpec(id="b", source="shop", sink="kafka:", tables=("public.a",)))])
+    cluster.settle(6)
+    assert cluster.running()["b"] != [1]
+    assert len(cluster.running()["b"]) == 1
 
 
 def test_C1_recorded_and_not_reported_is_placed_again_under_a_greater_epoch(cluster: Cluster) -> None:

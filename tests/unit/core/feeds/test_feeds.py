@@ -106,6 +106,52 @@ def test_C1_a_spec_changes_without_a_stop_but_not_its_ends() -> None:
         state.change(msgspec.structs.replace(other, sink="file:///x"))
 
 
+def test_C1_what_is_said_to_a_running_changefeed_needs_a_maintainer_that_hears_it() -> None:
+    state = made()
+    entry = state.entry("orders")
+    do(state, state.change(msgspec.structs.replace(SPEC, tables=("public.a",))))
+    assert not entry.renew, "nobody has it yet: whoever is placed reads it"
+    do(state, state.place("orders", capture=1, incarnation=1))
+    do(state, state.change(SPEC))
+    assert entry.renew
+    do(state, state.place("orders", capture=1, incarnation=1))
+    assert not entry.renew
+    do(state, state.pause("orders"))
+    do(state, state.resume("orders"))
+    assert not entry.renew
+    do(state, state.pause("orders"))
+    do(state, state.resume("orders", position=44))
+    assert entry.renew
+
+
+def test_C2_a_dispatcher_begins_with_what_its_maintainer_has_settled_and_not_with_what_was_said_since() -> None:
+    state = made()
+    entry = state.entry("orders")
+    with pytest.raises(Refused, match="next maintainer"):
+        entry.spec_for(1)
+    do(state, state.place("orders", capture=1, incarnation=1))
+    assert entry.spec_for(1) == SPEC
+    other = msgspec.structs.replace(SPEC, tables=("public.a",))
+    do(state, state.change(other))
+    with pytest.raises(Refused):
+        entry.spec_for(1)
+    do(state, state.place("orders", capture=2, incarnation=1))
+    assert entry.spec_for(2) == other
+    with pytest.raises(Refused):
+        entry.spec_for(1)
+
+
+def test_C1_a_wish_for_another_position_stands_until_another_one_replaces_it() -> None:
+    state = made()
+    entry = state.entry("orders")
+    with pytest.raises(InvalidRequest, match="pause it"):
+        state.resume("orders", position=44)
+    for position in (44, 0, 55):
+        do(state, state.pause("orders"))
+        do(state, state.resume("orders", position=position))
+        assert (entry.position, entry.rewinds) == ((44, 1) if position < 55 else (55, 2))
+
+
 def test_C2_a_maintainers_epoch_only_rises_also_over_removal() -> None:
     state = made()
     do(state, state.place("orders", capture=1, incarnation=1))

@@ -24,6 +24,8 @@ from millrace.core.feeds.office import FeedState
 from millrace.core.feeds.states import Health
 from millrace.errors import InvalidRequest
 from millrace.model.changefeeds import (
+    LEFT,
+    ChangefeedSpec,
     CheckpointReached,
     DdlPosition,
     EpochsTaken,
@@ -60,13 +62,16 @@ class Cluster:
         self.view = 0
         self.begin(1)
 
-    def begin(self, epoch: int) -> None:
-        """A new maintainer replays what stands."""
+    def begin(
+        self, epoch: int, *, spec: ChangefeedSpec | None = None, tables: dict[TableId, int] | None = None
+    ) -> None:
+        """A new maintainer replays what stands. `tables`: that the spec takes."""
         state = FeedState()
         for record in self.records:
             state.replay(record)
         self.m = Maintainer(
-            "orders", state, capture=0, epoch=epoch, now=self.now, session_s=6.0, tables={T: 2, U: 1}, health=Health())
+            "orders", state, capture=0, epoch=epoch, now=self.now, session_s=6.0, health=Health(), spec=spec,
+            tables={T: 2, U: 1} if tables is None else tables)
         self.m.on_mark(50, {}, full=True)
         self.m.on_positions(dict.fromkeys(PARTS, Committed(0, 0)))
 
@@ -188,6 +193,32 @@ def test_C1_recorded_and_not_reported_is_placed_again(cluster: Cluster) -> None:
     assert after == cluster.recorded()
     assert after[1][1] > epoch
     assert after[0] == before[0], "nobody else is touched"
+
+
+def test_C3_C7_a_table_that_leaves_is_stopped_closed_and_forgotten_before_any_change_passes(cluster: Cluster) -> None:
+    spec = ChangefeedSpec(id="orders", source="shop", sink="kafka:", tables=("public.u",))
+    capture, epoch = cluster.working()[0]
+    cluster.managers[capture].begin_round([0])               # it is in a round: it stops when that has ended
+    cluster.begin(2, spec=spec, tables={U: 1})
+    cluster.m.on_change(SchemaChange(0, 40, "alter", (U,)))
+    cluster.m.on_positions({PARTS[2]: Committed(0, 39, marker=0)})
+    cluster.settle(6)
+    assert cluster.m.state.ends == {T: LEFT}
+    assert cluster.ddl.next == 0, "what has not stopped yet would take the change for its own"
+    assert any(b.what == "changefeed orders" and "settled" in b.reason for b in cluster.m.blockers())
+    assert cluster.m.done_upto()[0] == 39, "and it counts no more"
+    cluster.managers[capture].round_ended(cluster.now, Dispatcher(0, epoch))
+    closed = list[ClosePositions]()
+    for _ in range(8):
+        cluster.pass_once()
+        closed += [effect for effect in cluster.effects if isinstance(effect, ClosePositions)]
+    assert [(effect.id, effect.epoch > epoch, effect.forget) for effect in closed] == [(0, True, True)]
+    assert (set(cluster.m.state.by_table), cluster.m.state.spec) == ({U}, spec)
+    assert set(cluster.working()) == {1}
+    assert cluster.ddl.next == 1
+    cluster.m.closed(closed[0], ok=False)                    # an answer that was late says nothing any more
+    cluster.settle(2)
+    assert not any(isinstance(effect, GiveUp) for effect in cluster.effects)
 
 
 def test_C1_reported_and_not_recorded_is_told_to_stop(cluster: Cluster) -> None:

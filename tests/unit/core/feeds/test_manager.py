@@ -55,7 +55,7 @@ def ask(m: Manager, seen: int = 0, *, epoch: int = 1, incarnation: int = 2) -> M
 
 def test_V11_a_start_takes_over_before_it_works() -> None:
     m = manager()
-    assert start(m) == [TakeOver(7, 10, SPAN)]
+    assert start(m) == [TakeOver(7, 10, SPAN, 1)]
     assert m.free(0.0) == []
     m.taken(7, 10, ok=True)
     assert m.free(0.0) == [7]
@@ -74,7 +74,7 @@ def test_C3_an_older_dispatcher_never_replaces_a_later_one() -> None:
     working(m, epoch=10)
     assert start(m, epoch=9) == []
     assert m.held[7].epoch == 10
-    assert start(m, epoch=11) == [TakeOver(7, 11, SPAN)]
+    assert start(m, epoch=11) == [TakeOver(7, 11, SPAN, 1)]
     m.taken(7, 10, ok=True)
     assert m.held[7].state == "taking_over", "an answer for the former one changes nothing"
 
