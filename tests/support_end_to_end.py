@@ -31,6 +31,7 @@ class Run:
     table: tuple[str, str] = NAME
     lsn: int = 100
     copies: int = 0
+    oid: int = 7
 
     def commit(self) -> None:
         self.lsn += 10
@@ -45,8 +46,9 @@ class Run:
         else:
             self.rows[number] = row
         images = {"before": shown if op == "d" else None, "after": None if op == "d" else shown}
-        self.history.append(Happened(7, self.table, place, op, (str(number),), self.columns, self.types, **images,
-                                     old_key=None if old_key is None else (str(old_key),)))
+        self.history.append(Happened(
+            self.oid, self.table, place, op, (str(number),), self.columns, self.types, **images,
+            old_key=None if old_key is None else (str(old_key),)))
         key = b'{"id":%d}' % number
         headers = ((OLD_KEY, b'{"id":%d}' % old_key),) if old_key is not None else ()
         partition = crc32(key) % PARTITIONS
@@ -58,7 +60,7 @@ class Run:
         """A row that was there before anybody looked."""
         row = {"id": number, "note": note}
         self.rows[number] = dict(row)
-        self.history.append(Happened(7, self.table, Place(0, 0), "r", (str(number),), self.columns, self.types,
+        self.history.append(Happened(self.oid, self.table, Place(0, 0), "r", (str(number),), self.columns, self.types,
                                      after=row, told="apart"))
 
     def copied(self, number: int, note: str, lsn: int, *, source: bytes = b"c" * 16, **more: Any) -> None:
@@ -71,7 +73,7 @@ class Run:
     def alter(self, *columns: str) -> None:
         place = self._place()
         self.columns = columns
-        self.history.append(Happened(7, self.table, place, "alter", None, columns, self.types))
+        self.history.append(Happened(self.oid, self.table, place, "alter", None, columns, self.types))
         described = [{"name": name, "nativeType": kind} for name, kind in zip(columns, self.types, strict=True)]
         change = {"type": "ALTER", "id": "x", "table": {"columns": described}}
         self.send(0, Record(self._value(place, tableChanges=[change])), place, source=b"p" * 16)
@@ -79,7 +81,7 @@ class Run:
     def truncate(self) -> None:
         place = self._place()
         self.rows.clear()
-        self.history.append(Happened(7, self.table, place, "t", None, self.columns, self.types))
+        self.history.append(Happened(self.oid, self.table, place, "t", None, self.columns, self.types))
         self.send(0, Record(self._value(place, op="t", before=None, after=None)), place, source=b"p" * 16)
 
     def watermark(self, lsn: int) -> None:

@@ -89,11 +89,18 @@ def _partition(messages: Iterable[Seen], firsts: Mapping[Name, bytes]) -> Iterat
                 yield Finding("order", seen.where, f"watermark {seen.place.commit_lsn:X} behind {watermark:X}")
             watermark = max(watermark, seen.place.commit_lsn)
         else:
-            if seen.place.commit_lsn <= watermark and (seen.op != READ or _copy_of(seen) == firsts.get(seen.table)):
+            if _is_late(seen, watermark, firsts):
                 yield Finding("late", seen.where, f"{name_of(seen)} behind watermark {watermark:X}")
             yield from _by_origin(seen, points)
             yield from _by_schema(seen, highest, changed)
         before = seen
+
+
+def _is_late(seen: Seen, watermark: Lsn, firsts: Mapping[Name, bytes]) -> bool:
+    """Rows of a copy rank behind all changes at their LSN: a watermark of just that LSN speaks of these alone."""
+    if seen.op == READ:
+        return seen.place.commit_lsn < watermark and _copy_of(seen) == firsts.get(seen.table)
+    return seen.place.commit_lsn <= watermark
 
 
 def _by_origin(seen: Seen, points: dict[tuple[bytes, int], Point]) -> Iterator[Finding]:

@@ -8,18 +8,14 @@ In: how long, a seed. Out: what was done, what was found, and whether flaws plan
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 from millrace import limits
-from millrace.cli.prove_check import Rows, check, counts
 from millrace.cli.prove_errands import Errands
-from millrace.cli.prove_findings import Finding
-from millrace.cli.prove_messages import Happened, Told
-from millrace.cli.prove_plants import plants
+from millrace.cli.prove_judge import judge, together
 from millrace.cli.prove_reading import read_messages
 from millrace.cli.prove_shop import all_rows
 from millrace.cli.prove_site import SESSION_S, ProofSite, proof_site
@@ -35,7 +31,6 @@ PAUSE_S = 0.02                         # between a writer's transactions
 TIMES = Times(between_s=(1.0, 3.0), pause_s=(SESSION_S + 1.0, SESSION_S + 3.0), wait_s=5.0)
 LOOK_S = limits.SOURCE_POLL_S + 2.0     # until a source has looked at its tables once more
 EACH_S = 120.0                         # to strike every kind once more: somebody may be hard to meet
-SHOWN = 20                             # findings that are told
 
 Say = Callable[[str], None]
 
@@ -105,26 +100,8 @@ def verdict(site: ProofSite, witness: Witness, upto: Lsn, seed: int) -> dict[str
     planted = [one["planted"] for one in judged.values()]
     return {"feeds": judged,
             "found": [f"{name}: {text}" for name, one in judged.items() for text in one["found"]],
-            "planted": {name: _together([one.get(name) for one in planted]) for name in max(planted, key=len)},
+            "planted": {name: together([one.get(name) for one in planted]) for name in max(planted, key=len)},
             "ok": all(one["ok"] for one in judged.values())}
-
-
-def _together(found: list[bool | None]) -> bool | None:
-    """None: nowhere was anything to plant it in."""
-    return None if found.count(None) == len(found) else False not in found
-
-
-def judge(messages: Told, history: list[Happened], rows: Rows, seed: int) -> dict[str, Any]:
-    """The verdict, and whether flaws planted in the same messages are found."""
-    findings = check(messages, history, rows)
-    planted: dict[str, bool | None] = {}
-    for plant in plants(messages, rows.keys(), random.Random(seed)) if not findings else ():
-        found = None if plant.told is None else check(plant.told, history, rows)
-        planted[plant.name] = None if found is None else any(one.harm == plant.harm for one in found)
-    changes = sum(one.told != "apart" for one in history)
-    return {"changes": changes, "messages": dict(counts(messages)), "tables": len(rows),
-            "rows": sum(map(len, rows.values())), "findings": len(findings), "found": _shown(findings),
-            "planted": planted, "ok": not findings and False not in planted.values()}
 
 
 def _tell(result: dict[str, Any], say: Say) -> None:
@@ -138,11 +115,3 @@ def _tell(result: dict[str, Any], say: Say) -> None:
     say("nothing lost, nothing doubled, everything in order" if result["ok"] else
         f"{findings} findings: this should not have happened" if findings else
         "some kind of process was struck too seldom, or a planted flaw was missed")
-
-
-def _shown(findings: list[Finding]) -> list[str]:
-    """Some of every harm."""
-    by_harm: dict[str, list[str]] = {}
-    for one in findings:
-        by_harm.setdefault(one.harm, []).append(str(one))
-    return [text for texts in by_harm.values() for text in texts[:SHOWN // len(by_harm) + 1]]
