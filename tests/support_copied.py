@@ -22,6 +22,7 @@ from support_mover import Message
 from support_reader import Rig
 
 SINK = "kafka:?format=debezium-json&tombstones=false&partitions=2&replication=1&topic={source}." + "%s.{table}"
+UNAVAILABLE = "__debezium_unavailable_value"
 
 
 class Feed:
@@ -101,7 +102,8 @@ class Feed:
 
     # -- verdict -------------------------------------------------------------------------------------------------------
     async def judged(self, table: str, *, snapshot_rows: int | None = None) -> list[dict[str, Any]]:
-        """Whoever upserts by key has the database's rows; nothing came twice; the snapshot came first."""
+        """Whoever upserts by key has the database's rows; nothing came twice; the snapshot came first. What was not
+        sent is what the row had."""
         topic = f"{self.rig.name}.{self.feed}.{table}"
         values: list[dict[str, Any]] = []
         held: dict[int, dict[str, Any]] = {}
@@ -114,9 +116,10 @@ class Feed:
             found = [json.loads(bytes(record.value or b"{}")) for record in records]
             for record, value in zip(records, found, strict=True):
                 key = json.loads(bytes(record.key or b"{}"))["id"]
-                held.pop(key, None)
+                had = held.pop(key, {})
                 if value["after"] is not None:
-                    held[key] = value["after"]
+                    held[key] = {name: had.get(name) if one == UNAVAILABLE else one
+                                 for name, one in value["after"].items()}
             values += found
         copied = [value for value in values if value["op"] == "r"]
         assert {value["source"]["snapshot"] for value in copied} <= {"true"}

@@ -1,11 +1,12 @@
 """Changefeeds of many tables. Writes docs/benchmarks/changefeeds.md and changefeeds.json.
 
-    python tests/perf/bench_changefeeds.py [--only idle|schedule] [--tables 1000] [--seconds 150] [--out DIR]
+    python tests/perf/bench_changefeeds.py [--only idle|schedule|expressions] [--tables 1000] [--seconds 150] [--out D]
 
 idle      a changefeed of a thousand tables: how soon it works, and what it costs while nothing happens. Three brokers,
           two captures, a Spark Connect server and PostgreSQL of their own, on this machine, with default settings,
           started by `millrace up`
 schedule  a hundred thousand dispatchers on a hundred captures, simulated: what a pass of their maintainer costs
+expressions  a tenth of the tables, without and with a filter: Spark judges the rows of one table at a time
 
 A part that is not run keeps the figures it had. Nothing in the report is typed in by hand.
 """
@@ -17,7 +18,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,27 +42,56 @@ IDLE_GOAL = 0.05               # of a core: captures, Spark and its workers toge
 SETTLE_S = 15.0                # what follows from the last rows is theirs
 IDLE_S = 2 * limits.ENDS_REFRESH_S + 30       # every dispatcher looks at the ends of its targets twice, or more often
 PASS_GOAL_S, MEMORY_GOAL_MIB = 1.0, 2048
+WAIT_S = 600.0
+KINDS = ("capture", "spark", "broker")
 FEED, SOURCE = "bench", "bench"
 SINK = "kafka:?format=debezium-json&partitions=1"
 
 
 class Site:
-    def __init__(self, cluster: LocalCluster, url: str) -> None:
-        self.cluster, self.url = cluster, url
+    """A cluster with Spark, a database with tables, and a source of them."""
+
+    def __init__(self, cluster: LocalCluster, db: psycopg.Connection[Any], tables: int) -> None:
+        self.cluster, self.db, self.tables = cluster, db, tables
 
     def get(self, path: str) -> dict[str, Any]:
         found: dict[str, Any] = self.cluster.ask("GET", f"/api/v2/{path}", kind="capture")
         return found
 
-    def source_settled(self) -> bool:
+    def post(self, path: str, body: dict[str, Any]) -> None:
+        self.cluster.ask("POST", f"/api/v2/{path}", body, kind="capture")
+
+    def until_s(self, condition: Callable[[], bool], what: str) -> float:
+        """How long it took."""
+        began = time.monotonic()
+        self.cluster.wait_for(condition, what, WAIT_S)
+        return round(time.monotonic() - began, 1)
+
+    def source(self, url: str) -> float:
+        for n in range(self.tables):
+            self.db.execute(f"CREATE TABLE t{n} (id bigint PRIMARY KEY, note text)")
+        self.post("sources", {"name": SOURCE, "url": url, "tables": ["public.*"]})
+        return self.until_s(self._is_settled, "the source")
+
+    def _is_settled(self) -> bool:
         found = self.get(f"sources/{SOURCE}")
         return found["state"] == "streaming" and not [one for one in found["copies"] if one["state"] != "done"]
 
-    def working(self) -> int:
-        return int(self.get(f"changefeeds/{FEED}")["working_count"] or 0)
+    def feed(self, name: str, sink: str, settings: list[dict[str, str]]) -> float:
+        self.post("changefeeds", {"id": name, "source": SOURCE, "sink": sink, "tables": ["public.*"],
+                                  "settings": settings})
+        return self.until_s(lambda: self.get(f"changefeeds/{name}")["working_count"] == self.tables, "all dispatchers")
 
-    def checkpoint(self) -> int:
-        return parse_lsn(self.get(f"changefeeds/{FEED}")["checkpoint"] or "0/0")
+    def row_each(self, name: str, key: int) -> float:
+        """A row of each table, committed together, and delivered."""
+        with self.db.transaction():
+            for n in range(self.tables):
+                self.db.execute(f"INSERT INTO t{n} VALUES (%s, 'a row')", (key,))
+        row = self.db.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None
+        end = parse_lsn(row[0]) - 1
+        return self.until_s(lambda: parse_lsn(self.get(f"changefeeds/{name}")["checkpoint"] or "0/0") >= end,
+                            "a row of each table")
 
     def pids(self, kind: str) -> list[int]:
         own = [one["pid"] for one in Layout(self.cluster.dir).read_state()["children"] if one["kind"] == kind]
@@ -67,14 +99,13 @@ class Site:
 
     def shares(self, seconds: float) -> dict[str, float]:
         """Of a core."""
-        kinds = ("capture", "spark", "broker")
-        before, began = {kind: self.used_s(kind) for kind in kinds}, time.monotonic()
+        before, began = {kind: self.used_s(kind) for kind in KINDS}, time.monotonic()
         time.sleep(seconds)
         elapsed = time.monotonic() - began
-        return {kind: round(_more_s(before[kind], self.used_s(kind)) / elapsed, 4) for kind in kinds}
+        return {kind: round(_more_s(before[kind], self.used_s(kind)) / elapsed, 4) for kind in KINDS}
 
-    def used_s(self, kind: str) -> dict[int, float]:
-        return {pid: cpu_s([pid]) for pid in self.pids(kind)}
+    def used_s(self, *kinds: str) -> dict[int, float]:
+        return {pid: cpu_s([pid]) for kind in kinds for pid in self.pids(kind)}
 
 
 def _more_s(before: dict[int, float], after: dict[int, float]) -> float:
@@ -82,49 +113,58 @@ def _more_s(before: dict[int, float], after: dict[int, float]) -> float:
     return sum(used - before.get(pid, 0.0) for pid, used in after.items())
 
 
-def took_s(condition: Callable[[], bool], cluster: LocalCluster, what: str, timeout_s: float = 600.0) -> float:
-    began = time.monotonic()
-    cluster.wait_for(condition, what, timeout_s)
-    return round(time.monotonic() - began, 1)
-
-
-def measure(tables: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+@contextmanager
+def site_of(tables: int, captures: int) -> Iterator[tuple[Site, float]]:
+    """With how long its source took."""
     with (
         server_of(15) as server, database(server) as name,
         psycopg.connect(server.url(name), autocommit=True) as db,
-        LocalCluster(3, captures=2, spark=True) as cluster,
+        LocalCluster(3, captures=captures, spark=True) as cluster,
     ):
-        for n in range(tables):
-            db.execute(f"CREATE TABLE t{n} (id bigint PRIMARY KEY, note text)")
-        site = Site(cluster, server.url(name))
-        cluster.ask("POST", "/api/v2/sources", {"name": SOURCE, "url": server.reference_url(name),
-                                                "tables": ["public.*"]}, kind="capture")
-        source_s = took_s(site.source_settled, cluster, "the source")
+        site = Site(cluster, db, tables)
+        source_s = site.source(server.reference_url(name))
         say(f"source of {tables} tables after {source_s} s")
+        yield site, source_s
+
+
+def idle(tables: int, seconds: float) -> dict[str, Any]:
+    with site_of(tables, captures=2) as (site, source_s):
         without = site.shares(min(seconds / 3, 60.0))
         say(f"without a changefeed: {without}")
-
-        cluster.ask("POST", "/api/v2/changefeeds", {"id": FEED, "source": SOURCE, "sink": SINK,
-                                                    "tables": ["public.*"]}, kind="capture")
-        created_s = took_s(lambda: site.working() == tables, cluster, "all dispatchers")
+        created_s = site.feed(FEED, SINK, [])
         say(f"all dispatchers work after {created_s} s")
-        with db.transaction():
-            for n in range(tables):
-                db.execute(f"INSERT INTO t{n} VALUES (1, 'a row')")
-        row = db.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-        assert row is not None
-        end = parse_lsn(row[0]) - 1
-        delivered_s = took_s(lambda: site.checkpoint() >= end, cluster, "a row of each table")
+        delivered_s = site.row_each(FEED, 1)
         say(f"a row of each table delivered after {delivered_s} s")
         time.sleep(SETTLE_S)
         shares = site.shares(seconds)
         idle = round(shares["capture"] + shares["spark"], 4)
         say(f"idle: {shares}")
-        return {
-            "tables": tables, "source_s": source_s, "created_s": created_s, "create_goal_s": CREATE_GOAL_S,
-            "delivered_s": delivered_s, "seconds": seconds, "cpu_share": shares, "cpu_share_without": without,
-            "idle": idle, "idle_goal": IDLE_GOAL, "met": created_s <= CREATE_GOAL_S and idle < IDLE_GOAL,
-        }
+    return {
+        "tables": tables, "source_s": source_s, "created_s": created_s, "create_goal_s": CREATE_GOAL_S,
+        "delivered_s": delivered_s, "seconds": seconds, "cpu_share": shares, "cpu_share_without": without,
+        "idle": idle, "idle_goal": IDLE_GOAL, "met": created_s <= CREATE_GOAL_S and idle < IDLE_GOAL,
+    }
+
+
+def expressions(tables: int) -> dict[str, Any]:
+    """The same tables without and with a filter, one after the other; each row delivered twice, the second one warm."""
+    found: dict[str, Any] = {"tables": tables}
+    with site_of(tables, captures=1) as (site, _):
+        for name, settings in {"plain": [], "filtered": [{"tables": "public.*", "filter": "id > 0"}]}.items():
+            created_s = site.feed(name, f"{SINK}&topic={name}.{{table}}", settings)
+            site.row_each(name, 1 + 2 * len(found))
+            before = site.used_s("capture", "spark")
+            delivered_s = site.row_each(name, 2 + 2 * len(found))
+            used_s = _more_s(before, site.used_s("capture", "spark"))
+            found[name] = {"created_s": created_s, "delivered_s": delivered_s,
+                           "cpu_ms": round(used_s * 1000 / tables, 1)}
+            say(f"{name}: {found[name]}")
+            site.post(f"changefeeds/{name}/pause", {})
+    return found
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
 
 
 def schedule() -> dict[str, Any]:
@@ -139,7 +179,7 @@ def schedule() -> dict[str, Any]:
 
 def idle_report(found: dict[str, Any]) -> list[str]:
     with_, without = found["cpu_share"], found["cpu_share_without"]
-    rows = [f"| {kind} | {with_[kind]:.2%} | {without[kind]:.2%} |" for kind in ("capture", "spark", "broker")]
+    rows = [f"| {kind} | {with_[kind]:.2%} | {without[kind]:.2%} |" for kind in KINDS]
     works = (f"One changefeed of {found['tables']:,} tables: every dispatcher works {found['created_s']} s after it "
              f"was asked for (goal {found['create_goal_s']:g} s). A row of each table, committed together, is in its "
              f"topic within {found['delivered_s']} s. Three brokers, two captures, Spark and PostgreSQL share one "
@@ -167,11 +207,21 @@ def schedule_report(found: dict[str, Any]) -> list[str]:
     return ["## A hundred thousand dispatchers", text, "\n".join(table), machine_line(found)]
 
 
+def expressions_report(found: dict[str, Any]) -> list[str]:
+    text = (f"{found['tables']:,} tables, a row of each committed together, in a changefeed without and in one with a "
+            "filter on each table, whose rows Spark judges in a job for each table: a row that breaks an expression "
+            "fails its job, and must not fail others. CPU of the capture, Spark and its workers.")
+    rows = [f"| {name} | {one['created_s']} s | {one['delivered_s']} s | {one['cpu_ms']:.1f} ms |"
+            for name in ("plain", "filtered") for one in (found[name],)]
+    table = ["| changefeed | works after | delivered after | CPU per table |", "|---|---:|---:|---:|", *rows]
+    return ["## Tables with expressions", text, "\n".join(table), machine_line(found)]
+
+
 def machine_line(found: dict[str, Any]) -> str:
     return "Machine: " + ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in found["machine"].items()) + "."
 
 
-REPORTS = {"idle": idle_report, "schedule": schedule_report}
+REPORTS = {"idle": idle_report, "schedule": schedule_report, "expressions": expressions_report}
 
 
 def report(parts: dict[str, Any]) -> str:
@@ -194,8 +244,9 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     made: dict[str, Callable[[], dict[str, Any]]] = {
-        "idle": lambda: measure(options.tables, options.seconds, lambda text: print(text, flush=True)),
+        "idle": partial(idle, options.tables, options.seconds),
         "schedule": schedule,
+        "expressions": partial(expressions, max(1, options.tables // 10)),
     }
     parts = earlier(options.out / "changefeeds.json")
     for name in [options.only] if options.only else made:

@@ -47,8 +47,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 class Writer:
     """An application that inserts, updates, deletes, and moves keys."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *statements: str) -> None:
         self._url, self._stop, self.commits = url, threading.Event(), 0
+        self._statements = statements or STATEMENTS
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Writer:
@@ -64,7 +65,7 @@ class Writer:
         with psycopg.connect(self._url, autocommit=True) as db:
             while not self._stop.is_set():
                 key = str(chance.randrange(ROWS + 200))
-                db.execute(chance.choice(STATEMENTS).replace("%s", key).encode())
+                db.execute(chance.choice(self._statements).replace("%s", key).encode())
                 self.commits += 1
                 time.sleep(0.03)
 
@@ -143,6 +144,39 @@ async def the_first(feed: Feed, reader: Life, writer: Writer) -> None:
     await until(feed.is_copied, "all of it", PATIENCE_S)
     assert jobs.killed == 1
     assert writer.commits > commits, "nobody wrote meanwhile: the test proved nothing"
+
+
+def test_S5_S6_values_that_updates_leave_alone_inside_a_window_arrive(
+    broker: Cluster, pg18_url: str, tmp_path: Path
+) -> None:
+    run(pg18_url, "CREATE TABLE t (id int PRIMARY KEY, x text, n int DEFAULT 0)")
+    bootstrap = tuple(broker.bootstrap.split(","))
+    rig = Rig(bootstrap, pg18_url, str(tmp_path), name="toasted", tables=("public.*",), partitions=2)
+
+    async def body() -> None:
+        async with LogClient(bootstrap) as client:
+            feed = Feed(client, rig, "f")
+            try:
+                await feed.open(1)
+                feed.start()
+                with Writer(pg18_url, "UPDATE late SET n = n + 1"):
+                    await until(lambda: feed.reaches(0) and len(feed.tables) == 2, "the table that joined", PATIENCE_S)
+                    await until(feed.is_copied, "its copy", PATIENCE_S)
+                lsn = await asyncio.to_thread(rig.lsn)
+                await until(lambda: feed.reaches(lsn) and feed.is_copied(), "the end of all", PATIENCE_S)
+                values = await feed.judged("late")
+                updates = {place(value)[0] for value in values if value["op"] == "u"}
+                completed = [value for value in values if value["op"] == "r" and place(value)[0] in updates]
+                assert completed, "no update fell into a window: the test proved nothing"
+            finally:
+                await feed.close()
+
+    with rig.reader() as reader:
+        reader.wait_streaming(PATIENCE_S)
+        run(pg18_url, "CREATE TABLE late (id int PRIMARY KEY, x text, n int DEFAULT 0);"
+                      "ALTER TABLE late ALTER x SET STORAGE EXTERNAL;"
+                      "INSERT INTO late SELECT g, repeat(md5(g::text), 100) FROM generate_series(1, 12) g")
+        asyncio.run(body())
 
 
 def test_S5_C8_a_table_without_a_key_has_its_first_copy_and_is_refused_with_a_later_one(

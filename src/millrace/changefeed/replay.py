@@ -27,6 +27,7 @@ from millrace.changefeed.feeds.coordinator_host import CoordinatorHost
 from millrace.changefeed.feeds.history import FeedHistory
 from millrace.changefeed.homes.targets import Targets
 from millrace.changefeed.quarantine import Quarantine, Standing
+from millrace.core.feeds.drafts import draft
 from millrace.core.sources.registry import table_topic
 from millrace.errors import InvalidRequest, MessageTooLarge, Refused, RowOutdated, RowRefused
 from millrace.log.client import LogClient
@@ -35,8 +36,10 @@ from millrace.log.client.positions import PositionClient
 from millrace.model.changefeeds import ChangefeedSpec, EpochsTaken
 from millrace.model.positions import Point, PositionKey, StoredPosition
 from millrace.model.quarantine import Settled
+from millrace.model.table_plans import TablePlan
 from millrace.model.tables import TableSchema
 from millrace.pipeline.kafka.reading import Range, groups
+from millrace.pipeline.shape.paths import encode, fused
 from millrace.sink.kafka.choice import format_of
 from millrace.sink.kafka.encode import Encoder, Rows, Target
 from millrace.sink.kafka.formats import Format, Origin
@@ -80,9 +83,7 @@ class Replay:
         self._point = row.written.point
 
     async def run(self, *, wall_ms: int) -> At:
-        said = self._router.said(self._table).settings
-        if said.filter or said.projection:
-            raise InvalidRequest(f"{self._table.full_name} has a filter or a projection: its rows are not replayed yet")
+        plan = self._plan()
         info = await self._client.topic(self._targets.topic_of(self._table))
         key = PositionKey(self._spec.id, UUID(bytes=self._source.topic_id), self._source.partition)
         stored = await PositionClient(self._client).close(key, self._epoch)
@@ -92,10 +93,20 @@ class Replay:
         at = await self._find(info, stored)
         if at is None:
             await self._refuse_outdated()
-            at = await self._write(info, stored, wall_ms)
+            at = await self._write(info, stored, plan, wall_ms)
         await Quarantine(self._client, self._spec.id).settle(
             [Settled(offset=self._row.offset, how="replayed", wall_ms=wall_ms)])
         return at
+
+    def _plan(self) -> TablePlan:
+        """What the settings, as they are now, make of its table. Spark is not asked: a row that is left out, or breaks
+        an expression again, would need an answer of its own."""
+        _, settings, where = self._router.said(self._table)
+        found = draft(where, settings, self._table)
+        if found.filter is not None or found.made:
+            raise InvalidRequest(f"{self._table.full_name} has a filter, or an expression in its projection: its rows "
+                                 "are not replayed")
+        return found.plan({})
 
     # -- a try before this one -----------------------------------------------------------------------------------------
     async def _find(self, info: TopicInfo, stored: StoredPosition) -> At | None:
@@ -141,24 +152,25 @@ class Replay:
         batch = pa.ipc.read_record_batch(pa.py_buffer(self._row.row.change), schema)
         return Rows(batch, np.array([self._point.offset]), np.array([self._point.row]))
 
-    def _encoded(self, partitions: int, writer_id: int) -> OutBatch:
+    def _encoded(self, partitions: int, writer_id: int, plan: TablePlan) -> OutBatch:
         sink, table = self._targets.sink, self._table
         target = Target(partitions, message_bytes_max=sink.message_bytes, codec=sink.compression,
                         routing=self._router.route(table).routing)
         provenance = self._source._replace(writer_id=writer_id, epoch=self._epoch)
-        encoded = Encoder(table, self._form(table), target).encode(
-            self._rows(), Provenance(*provenance), now_us=time.time_ns() // 1000)
+        rows, encoder = self._rows(), Encoder(plan.shown, self._form(plan.shown), target)
+        encoded = encode(rows, fused(rows, plan), plan, encoder, Provenance(*provenance),
+                         now_us=time.time_ns() // 1000)
         if encoded.refused:
             raise RowRefused(f"it still cannot be written: {encoded.refused[0].reason}: {encoded.refused[0].detail}")
         (batch,) = encoded.batches
         return batch
 
-    async def _write(self, info: TopicInfo, stored: StoredPosition, wall_ms: int) -> At:
+    async def _write(self, info: TopicInfo, stored: StoredPosition, plan: TablePlan, wall_ms: int) -> At:
         writer = stored.writers[-1]
         writer_epoch = self._epoch - writer.first_epoch
         if writer_epoch > limits.WRITER_EPOCH_MAX:
             raise Refused("its writer's epochs are used up; resume the changefeed for a moment")
-        batch = self._encoded(len(info.partitions), writer.writer_id)
+        batch = self._encoded(len(info.partitions), writer.writer_id, plan)
         ends = await asyncio.gather(*(self._client.ends(info.name, n) for n in range(len(info.partitions))))
         await Quarantine(self._client, self._spec.id).settle([Settled(
             offset=self._row.offset, how="replaying", wall_ms=wall_ms, topic=info.name,

@@ -242,3 +242,26 @@ def test_P9_a_row_is_replayed_once_and_only_while_it_is_the_last_of_its_key(
         assert after.epoch > before.epoch
 
     run(tmp_path, story)
+
+
+def test_P9_P4_a_row_is_replayed_with_the_columns_that_its_table_shows_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story(w: Faces) -> None:
+        millrace, client, spec = Commands(w, tmp_path / "cluster", capsys), w.log.client, tmp_path / "spec.yaml"
+        spec.write_text("settings:\n- {tables: public.orders, projection: [note AS said, id]}\n")
+        await millrace(*CREATE, "--config", str(spec), "--wait")
+        await write_rows(w, 1, 2)
+        await client.create_topic(quarantine_topic("orders"), partitions=1)
+        await client.create_topic("shop.public.orders", partitions=1)
+        await put_aside(w, 2, 1)
+        ((row,),) = [[r["row"] for r in (await millrace.json("quarantine", "list", "orders"))["items"]]]
+        await millrace("changefeed", "pause", "orders")
+        await until(lambda: not any(c.feeds.managers["orders"].machine.held for c in w.captures
+                                    if "orders" in c.feeds.managers), "every dispatcher to be gone")
+        await millrace("quarantine", "replay", "orders", row)
+        (told,) = await messages(w)
+        assert {name: value for name, value in told.items() if not name.startswith("_")} == {
+            "said": "too long", "id": 2}
+
+    run(tmp_path, story)

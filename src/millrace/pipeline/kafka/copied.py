@@ -4,7 +4,8 @@
     ranges of the copy's partition ─▶ records of one attempt, numbered ─▶ parts joined ─▶ Group, without those keys
 
 Promise: a row's point never depends on which rows are left out. A chunk whose table was truncated since has no rows.
-Rows rank at their low mark, behind all changes there. Errors: as pipeline.kafka.reading.
+Rows rank at their low mark, behind all changes there; those that complete a change, at that change. Errors: as
+pipeline.kafka.reading.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from millrace.log.client import LogClient
 from millrace.model.positions import Point
 from millrace.model.rounds import CopyPiece
 from millrace.model.tables import TableSchema
+from millrace.pipeline.kafka.changed import Changed
 from millrace.pipeline.kafka.reading import WAIT_S, Group, Range, joined, kept
-from millrace.pipeline.keys import Key, changed_keys, rows_of_keys
+from millrace.pipeline.keys import keys_of, rows_of_keys
 from millrace.sink.kafka.encode import Rows
 from millrace.wire.changes import Assembler, BatchHeader, decode_rows, header_of
 from millrace.wire.fragments import Ints
@@ -46,35 +48,25 @@ class _Found(NamedTuple):
 async def copied_groups(client: LogClient, wanted: Range, schemas: Schemas) -> AsyncIterator[Group]:
     assert wanted.copied is not None
     for piece in wanted.copied.pieces:
-        leave: set[Key] | None = set()
+        changed = Changed(piece.generation, piece.low)
         if piece.changed is not None:
             changes = Range(wanted.copied.table_topic, wanted.partition, Point(piece.changed[0], 0),
                             Point(piece.changed[1], 0))
-            leave = await _changed(client, changes, piece, schemas)
-        async for group in _piece(client, wanted, piece, leave, schemas):
+            async for found in joined(client, changes):
+                changed.add(found.header, found.value, schemas)
+        async for group in _piece(client, wanted, piece, changed, schemas):
             yield group
     yield _nothing(wanted.to, 0)
 
 
-async def _changed(client: LogClient, changes: Range, piece: CopyPiece, schemas: Schemas) -> set[Key] | None:
-    """None: the table was truncated, nothing of the chunk stands."""
-    keys: set[Key] = set()
-    async for found in joined(client, changes):
-        some = changed_keys(found.header, found.value, schemas, generation=piece.generation, low=piece.low)
-        if some is None:
-            return None
-        keys.update(some)
-    return keys
-
-
 async def _piece(
-    client: LogClient, wanted: Range, piece: CopyPiece, leave: set[Key] | None, schemas: Schemas
+    client: LogClient, wanted: Range, piece: CopyPiece, changed: Changed, schemas: Schemas
 ) -> AsyncIterator[Group]:
     gathered = _Gathered(wanted, piece, schemas)
     async for found in _numbered(client, wanted, piece):
         gathered.read_bytes += len(found.value)
-        if leave is not None:
-            gathered.add(found, leave)
+        if not changed.is_truncated:
+            gathered.add(found, changed)
         if gathered.is_full:
             yield gathered.end(Point(found.next, 0))
     yield gathered.end(min(Point(piece.end, 0), wanted.to))
@@ -129,15 +121,15 @@ class _Gathered:
         rows = sum(batch.num_rows for batch in self._batches)
         return rows >= limits.READ_GROUP_ROWS or self._bytes >= limits.READ_GROUP_BYTES
 
-    def add(self, found: _Found, leave: set[Key]) -> None:
+    def add(self, found: _Found, changed: Changed) -> None:
         self._schema = self._schemas[UUID(bytes=found.header.schema_id)]
         batch = decode_rows(found.header, found.value, self._schemas)
         rows = np.arange(batch.num_rows)
-        gone = rows_of_keys(batch, self._schema, leave)
+        gone = rows_of_keys(batch, self._schema, changed.keys)
+        batch = _ranked(batch, self._piece.low, found.wall_ms)
         if gone:
-            rows = np.delete(rows, gone)
-            batch = batch.take(pa.array(rows))
-        self._batches.append(_ranked(batch, self._piece.low, found.wall_ms))
+            batch, rows = _without(batch, gone, self._schema, changed)
+        self._batches.append(batch)
         self._rows.append(rows)
         self._numbers.append(np.full(len(rows), found.number, np.int64))
         self._bytes += batch.nbytes
@@ -151,6 +143,23 @@ class _Gathered:
         whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         found = Rows(whole, np.concatenate(numbers), np.concatenate(rows), copy=True)
         return Group(schema, False, kept(found, self._wanted), upto, read_bytes)
+
+
+def _without(
+    batch: pa.RecordBatch, gone: list[int], table: TableSchema, changed: Changed
+) -> tuple[pa.RecordBatch, Ints]:
+    """But for those of them that complete a change: in their place, as that change has left them."""
+    completed: dict[int, pa.RecordBatch] = {}
+    for row, key in zip(gone, keys_of(batch, table, gone), strict=True):
+        made = changed.complete(batch.slice(row, 1), table, key)
+        if made is not None:
+            completed[row] = made
+    rows = np.delete(np.arange(batch.num_rows), [row for row in gone if row not in completed])
+    if not completed:
+        return batch.take(pa.array(rows)), rows
+    behind = {row: batch.num_rows + n for n, row in enumerate(completed)}
+    places = [behind.get(row, row) for row in rows.tolist()]
+    return pa.concat_batches([batch, *completed.values()]).take(pa.array(places)), rows
 
 
 def _ranked(batch: pa.RecordBatch, low: int, wall_ms: int) -> pa.RecordBatch:
