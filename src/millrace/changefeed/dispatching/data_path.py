@@ -9,6 +9,7 @@ nobody may create, a position that is missing) is told as the error of a round.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from millrace.changefeed.dispatching.hosted import Hosted
 from millrace.changefeed.dispatching.parts import Around, StreamPart
 from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.feeds.ports import DispatchingReport, Rounds, Work
+from millrace.changefeed.feeds.tasks import Tasks
 from millrace.changefeed.shapes import Shapes
 from millrace.core.delivery.failures import Whose, feed_error, of_ours
 from millrace.core.delivery.takeover_asks import Why
@@ -55,6 +57,9 @@ class DataPath:
         self._client, self._bootstrap, self._jobs, self._ports = client, bootstrap, jobs, ports
         self._cores, self._describe, self._passed, self._deadline_s = cores, describe, passed, deadline_s
         self._sources: dict[str, SourceProgress] = {}
+        self._users: dict[str, set[Key]] = {}                    # of each source: prepared, and not stopped
+        self._starts: Counter[str] = Counter()                   # of each source: under way, stopped or not
+        self._closing = Tasks("progress, closing")
         self._feeds: dict[str, FeedRounds] = {}
         self._starting: dict[Key, Hosted | None] = {}            # None: it is still being made
         self._hosted: dict[Key, Hosted] = {}
@@ -62,11 +67,13 @@ class DataPath:
     # -- Dispatching ---------------------------------------------------------------------------------------------------
     def prepare(self, work: Work) -> None:
         """Warm means: the source's progress is followed."""
+        self._users.setdefault(work.span.table.source, set()).add((work.feed, work.dispatcher))
         self._source(work.span.table.source)
 
     async def start(self, work: Work, rounds: Rounds) -> bool:
-        key = (work.feed, work.dispatcher)
+        key, source = (work.feed, work.dispatcher), work.span.table.source
         self._starting[key] = None
+        self._starts[source] += 1
         try:
             hosted = await self._host(work, rounds)
             if key not in self._starting:
@@ -76,6 +83,8 @@ class DataPath:
             return not hosted.stopped and self._taken(key, hosted)
         finally:
             self._starting.pop(key, None)
+            self._starts[source] -= 1
+            self._release(source)
 
     def _taken(self, key: Key, hosted: Hosted) -> bool:
         stands = hosted.stands
@@ -98,6 +107,16 @@ class DataPath:
             hosted.stop()
         if work.feed in self._feeds:
             self._feeds[work.feed].drop(work.dispatcher)
+        source = work.span.table.source
+        self._users.get(source, set()).discard(key)
+        asyncio.get_running_loop().call_soon(self._release, source)      # unless its successor comes at once
+
+    def _release(self, source: str) -> None:
+        """A source that nobody here reads from may be removed, and another one may get its name."""
+        if not self._users.get(source) and not self._starts[source]:
+            self._users.pop(source, None)
+            if (unused := self._sources.pop(source, None)) is not None:
+                self._closing.start(unused.close())
 
     def report(self, feed: str) -> DispatchingReport:
         rounds = self._feeds.get(feed)
@@ -117,6 +136,7 @@ class DataPath:
         """Rounds under way are given up: whoever takes over fences them."""
         await asyncio.gather(*(feed.close() for feed in self._feeds.values()))
         await asyncio.gather(*(source.close() for source in self._sources.values()))
+        await self._closing.stop()
 
     # -- inside --------------------------------------------------------------------------------------------------------
     async def _host(self, work: Work, rounds: Rounds) -> Hosted:

@@ -43,6 +43,8 @@ class Retold:
 
     async def topics(self, stored: Mapping[PositionKey, StoredPosition]) -> dict[PositionKey, list[TopicInfo]]:
         """Where each position's writer may have written, as far as the source's history names it."""
+        if not stored:
+            return {}                                    # a topic that is not there is asked for a second long
         spec, targets = self.spec, self.targets
         quarantine = quarantine_topic(spec.id)
         found = {info.name: info for info in await targets.found(targets.names() | {quarantine})}
