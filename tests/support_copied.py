@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from millrace.changefeed.feeds.ports import NO_PAST
 from millrace.changefeed.homes.home import LogFeedHome, open_home
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.checkpoint import Progress
@@ -41,7 +42,7 @@ class Feed:
     async def open(self, tables: int) -> None:
         spec = ChangefeedSpec(id=self.feed, source=self.rig.name, sink=self.sink)
         self.home = await open_home(
-            self.client, spec, database="db", shape=without_spark, wall=time.time)
+            self.client, spec, NO_PAST, database="db", shape=without_spark, wall=time.time)
         home = self.home
         await until(lambda: len(home.tables) == tables, "all tables")
         self._take(home.tables)

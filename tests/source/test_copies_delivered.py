@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psycopg
@@ -16,7 +17,7 @@ from millrace import limits
 from millrace.log.client import LogClient
 from millrace.model.writes import WriteResult
 from millrace.pipeline.rounds import Ending, Lost
-from millrace.source.copying import append
+from millrace.source.copying import append, attempt
 from millrace.source.copying.copier import Copier
 from support_cluster import Cluster
 from support_copied import Feed, place
@@ -59,6 +60,10 @@ class Writer:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(30)
+
+    @property
+    def ended(self) -> bool:
+        return self._stop.is_set()
 
     def _run(self) -> None:
         chance = random.Random(7)
@@ -147,9 +152,21 @@ async def the_first(feed: Feed, reader: Life, writer: Writer) -> None:
 
 
 def test_S5_S6_values_that_updates_leave_alone_inside_a_window_arrive(
-    broker: Cluster, pg18_url: str, tmp_path: Path
+    broker: Cluster, pg18_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(pg18_url, "CREATE TABLE t (id int PRIMARY KEY, x text, n int DEFAULT 0)")
+    writer = Writer(pg18_url, "UPDATE late SET n = n + 1")
+    read = attempt._Attempt._read
+
+    def read_and_wait(self: attempt._Attempt, *args: Any) -> Any:
+        """A window stays open until an update has been committed behind what was read."""
+        found, commits = read(self, *args), writer.commits
+        deadline = time.monotonic() + PATIENCE_S
+        while not writer.ended and writer.commits < commits + 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(attempt._Attempt, "_read", read_and_wait)
     bootstrap = tuple(broker.bootstrap.split(","))
     rig = Rig(bootstrap, pg18_url, str(tmp_path), name="toasted", tables=("public.*",), partitions=2)
 
@@ -159,7 +176,7 @@ def test_S5_S6_values_that_updates_leave_alone_inside_a_window_arrive(
             try:
                 await feed.open(1)
                 feed.start()
-                with Writer(pg18_url, "UPDATE late SET n = n + 1"):
+                with writer:
                     await until(lambda: feed.reaches(0) and len(feed.tables) == 2, "the table that joined", PATIENCE_S)
                     await until(feed.is_copied, "its copy", PATIENCE_S)
                 lsn = await asyncio.to_thread(rig.lsn)
