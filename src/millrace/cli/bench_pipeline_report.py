@@ -22,8 +22,8 @@ METHOD = (
 )
 ROUNDS = (
     "What a round costs without its work: dispatchers that move nothing, in two tasks over Spark Connect; CPU of "
-    "Spark, its workers and the process that asks. Beside it the prototype by which the form of rounds was chosen, on "
-    "a machine of the same kind, which a round must not exceed."
+    "Spark, its workers and the process that asks. Beside it the prototype by which the form of rounds was chosen, "
+    "which a round must not exceed: measured once, on a machine of the same kind, and kept as constants in the code."
 )
 COLUMNS = ("case", "who", "rows", "seconds", "rows/s", "MB/s", "client CPU s", "rows per client CPU s",
            "brokers' CPU s", "others' CPU cores")
@@ -79,7 +79,7 @@ def render(facts: dict[str, Any], found: Found, *, quick: bool, peer: str | None
     runs, latencies, rounds = found
     command = "millrace bench pipeline" + (" --quick" if quick else "") + (f" --peer {peer}" if peer else "")
     lines = ["# PostgreSQL to Debezium JSON: rows, CPU, latency", "",
-             f"Made by `{command}`; nothing here is typed in by hand.", "", METHOD, "",
+             f"Made by `{command}`; nothing of this run is typed in by hand.", "", METHOD, "",
              *(f"- {key.replace('_', ' ')}: {value}" for key, value in facts.items()), "",
              "| " + " | ".join(COLUMNS) + " |", "|---|---|" + "---:|" * (len(COLUMNS) - 2), *map(_row, runs), "",
              "| who | rows | latency p50 | p99 |", "|---|---:|---:|---:|",

@@ -75,9 +75,6 @@ class States:
 
     # -- questions -------------------------------------------------------------------------------------------------
 
-    def oid_of(self, table: Name) -> Oid | None:
-        return self._oids.get(table)
-
     def shown(self, table: Name, key: Texts, low: Lsn) -> list[Row]:
         """Empty: the row was not there."""
         oid, at = self._oids.get(table, -1), Place(low, SEQ_MAX)

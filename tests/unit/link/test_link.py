@@ -181,12 +181,13 @@ def test_L4_an_idle_link_is_pinged_and_stays_a_busy_one_needs_no_pings(monkeypat
         await until(lambda: link.up)
         await until(lambda: pings >= 8)                   # longer than the silence that ends a link
         assert (link.up, link.dials) == (True, 1)
-        before, loop = pings, asyncio.get_running_loop()
-        ends = loop.time() + 1.0
-        while loop.time() < ends:
-            await pool.call(2, AskProducerIds(broker=1, incarnation=0))
-            await asyncio.sleep(0.01)
-        assert pings - before <= 2, "five periods, all of them busy but for a stall of this machine"
+        await pool.call(2, AskProducerIds(broker=1, incarnation=0))
+        conn, before = link.conn, pings                   # from here on nobody else has a turn
+        assert conn is not None
+        link._check(conn, link._spoke_at + 0.1)
+        assert pings == before, "it has just carried something both ways"
+        link._check(conn, link._spoke_at + 0.19)
+        assert pings == before + 1, "too long ago"
         await pool.close()
         await server.close()
 

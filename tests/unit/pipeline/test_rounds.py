@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -14,39 +14,24 @@ import pytest
 from pyspark.errors import ArithmeticException
 
 from millrace import limits
+from millrace.cli.bench_rounds import Idle
 from millrace.errors import Unreachable
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, PositionKey
-from millrace.model.rounds import TaskPlan, Work, WorkResult
+from millrace.model.rounds import TaskPlan, Work
 from millrace.model.spans import Dispatcher
 from millrace.model.table_plans import TablePlan, whole
 from millrace.model.tables import Column, TableSchema
-from millrace.model.writes import WritePlan, WriteResult
+from millrace.model.writes import WritePlan
 from millrace.pipeline.rounds import Ending, Lost, NotStarted, Returned, Runner
 from millrace.pipeline.session import Place, Session
 
 TOPIC = UUID(int=1)
 
 
-class Quick:
-    """A mover that is done at once."""
-
-    def __init__(self, setup: bytes) -> None:
-        pass
-
-    async def claim(self, plan: TaskPlan) -> Collection[int]:
-        return range(len(plan.works))
-
-    async def move(self, plan: TaskPlan, work: Work) -> WorkResult:
-        return WorkResult(work.dispatcher, WriteResult(work.plan.round, "done", work.plan.to))
-
-    async def close(self) -> None:
-        pass
-
-
 def plans(*spans: int) -> list[TaskPlan]:
     target = TopicPartition(TOPIC, 0)
-    return [TaskPlan("f", 3, f"{__name__}:Quick", b"", (), (Work(Dispatcher(span, 7), WritePlan(
+    return [TaskPlan("f", 3, f"{Idle.__module__}:{Idle.__name__}", b"", (), (Work(Dispatcher(span, 7), WritePlan(
         PositionKey("f", TOPIC, span), 7, 3, 1, 7, Point(5, 0), Point(9, 0), 0, (target,), target), deadline_s=0.05),))
         for span in spans]
 
