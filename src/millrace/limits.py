@@ -259,3 +259,12 @@ SOURCE_TABLES_S = 20.0             # for a source's tables: a `progress` of a mi
 
 # -- copies through changefeeds ------------------------------------------------------------------------------------
 COPY_NUMBER_BITS = 24              # records of one chunk in one partition: sixteen million of a mebibyte each
+
+# -- floors of the log ---------------------------------------------------------------------------------------------
+FLOOR_OWNER_CHARS_MAX = 200        # `copy/<source>/<copy>`, `changefeed/<id>`
+FLOORS_MAX = 400_000               # ten holders of each partition of a full broker: 100 MB, and 20 MiB of a snapshot
+FLOORS_PER_CALL_MAX = 10_000       # one request stays below a mebibyte
+FLOORS_PER_RECORD_MAX = 5_000      # 0.3 MiB of a store's append
+FLOOR_OWNERS_GONE_MAX = 1_000      # owners without floors whose epoch is kept, so that a late call does not bring one
+                                   # back; each copy of a table is an owner, so the oldest are forgotten
+FLOOR_MOVE_S = 30.0                # how often a holder moves its floors: each move is a record to every broker

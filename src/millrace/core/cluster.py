@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 
 from millrace.core import topic_configs
+from millrace.core.floors import Floors
 from millrace.core.topic_configs import TOPIC_CONFIGS
 from millrace.errors import Damaged
 from millrace.model.ids import (
@@ -33,6 +34,10 @@ from millrace.model.records import (
     BrokerUnfenced,
     ControllerRecord,
     Endpoint,
+    FloorsReleased,
+    FloorsRemoved,
+    FloorsSet,
+    LogStartsAdvanced,
     PartitionChanged,
     ProducerIdsGranted,
     TopicConfigChanged,
@@ -193,6 +198,8 @@ class ClusterState:
         self.topics_by_name: dict[str, TopicState] = {}
         self.next_producer_id = 0
         self.partition_count = 0
+        self.floors = Floors()
+        self.shape_index = 0       # of the last record that clients can see in Metadata
         self._index = PartitionIndex()
         self._collisions: dict[str, str] = {}
 
@@ -273,6 +280,8 @@ class ClusterState:
             raise Damaged(f"metadata record {index} comes after {self.index}")
         _REPLAY[type(record)](self, index, record)
         self.index = index
+        if not isinstance(record, UNSEEN):
+            self.shape_index = index
 
     @classmethod
     def from_records(cls, index: int, records: Iterable[ControllerRecord]) -> ClusterState:
@@ -291,6 +300,7 @@ class ClusterState:
         for topic in self.topics.values():
             records.append(TopicCreated(topic.topic_id, topic.name, dict(topic.configs), len(topic.partitions)))
             records += [_partition_record(p) for p in topic.partitions.values()]
+        records += self.floors.to_records()
         if self.next_producer_id:
             records.append(ProducerIdsGranted(NO_LEADER, 0, self.next_producer_id))
         return records
@@ -330,6 +340,7 @@ class ClusterState:
         self.partition_count -= len(topic.partitions)
         for p in topic.partitions.values():
             self._index.remove(p)
+        self.floors.topic_deleted(r.topic_id)
 
     def _partition_changed(self, index: int, r: PartitionChanged) -> None:
         topic = self.topics.get(r.topic_id)
@@ -359,6 +370,21 @@ class ClusterState:
     def _producer_ids_granted(self, index: int, r: ProducerIdsGranted) -> None:
         self.next_producer_id = max(self.next_producer_id, r.first + r.count)
 
+    def _floors_set(self, index: int, r: FloorsSet) -> None:
+        self.floors.set(r)
+
+    def _floors_removed(self, index: int, r: FloorsRemoved) -> None:
+        self.floors.removed(r)
+
+    def _floors_released(self, index: int, r: FloorsReleased) -> None:
+        self.floors.released(r)
+
+    def _log_starts_advanced(self, index: int, r: LogStartsAdvanced) -> None:
+        self.floors.advanced(r)
+
+
+UNSEEN = (ProducerIdsGranted, FloorsSet, FloorsRemoved, FloorsReleased, LogStartsAdvanced)
+
 
 _REPLAY: dict[type, Callable[[ClusterState, int, Any], None]] = {
     BrokerRegistered: ClusterState._registered,
@@ -370,6 +396,10 @@ _REPLAY: dict[type, Callable[[ClusterState, int, Any], None]] = {
     PartitionChanged: ClusterState._partition_changed,
     TopicConfigChanged: ClusterState._config_changed,
     ProducerIdsGranted: ClusterState._producer_ids_granted,
+    FloorsSet: ClusterState._floors_set,
+    FloorsRemoved: ClusterState._floors_removed,
+    FloorsReleased: ClusterState._floors_released,
+    LogStartsAdvanced: ClusterState._log_starts_advanced,
 }
 
 

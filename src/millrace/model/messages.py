@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from millrace.model.floors import AnyFloorCall, FloorsTold
 from millrace.model.ids import BrokerId, ProcessIdentity
 from millrace.model.records import ControllerRecord, Endpoint
 
@@ -253,8 +254,19 @@ class ProducerIds(Message, frozen=True, tag="producer_ids"):
     count: int
 
 
+class AskFloors(Message, frozen=True, tag="ask_floors"):
+    """A client's call about floors, as it was sent to one of the brokers [F10]."""
+
+    call: AnyFloorCall
+
+
+class FloorsAnswer(Message, frozen=True, tag="floors_answer"):
+    token: int
+    told: FloorsTold
+
+
 AnyMessage = (
     Hello | RemoteError | Register | Registered | Heartbeat | HeartbeatOk | MetadataPoll | MetadataRecords | AlterIsr
     | AlterIsrDone | LeaveReplica | RaiseEpoch | CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs
-    | ElectUnclean | AdminDone | AskProducerIds | ProducerIds
+    | ElectUnclean | AdminDone | AskProducerIds | ProducerIds | AskFloors | FloorsAnswer
 )

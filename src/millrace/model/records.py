@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from millrace.model.floors import FloorAt
 from millrace.model.ids import BrokerId, ProcessIdentity
 
 VERSION = 1
@@ -106,6 +107,37 @@ class ProducerIdsGranted(Record, frozen=True, tag="producer_ids_granted"):
     count: int
 
 
+class FloorsSet(Record, frozen=True, tag="floors_set"):
+    """Floors of one owner stand here now. Its epoch is this one; its other floors stay as they are [F10]."""
+
+    owner: str
+    epoch: int
+    floors: tuple[FloorAt, ...]
+
+
+class FloorsRemoved(Record, frozen=True, tag="floors_removed"):
+    """`partitions` None: all of them."""
+
+    owner: str
+    epoch: int
+    partitions: tuple[tuple[UUID, int], ...] | None
+
+
+class FloorsReleased(Record, frozen=True, tag="floors_released"):
+    """Taken from their owner, who held more than its budget. The offsets say where they stood."""
+
+    owner: str
+    partitions: tuple[FloorAt, ...]
+    why: str
+    at_ms: int
+
+
+class LogStartsAdvanced(Record, frozen=True, tag="log_starts_advanced"):
+    """Nothing below these offsets is needed: every replica may remove it, and no floor can be set there [L23]."""
+
+    starts: tuple[FloorAt, ...]
+
+
 ControllerRecord = (
     BrokerRegistered
     | BrokerFenced
@@ -116,4 +148,8 @@ ControllerRecord = (
     | PartitionChanged
     | TopicConfigChanged
     | ProducerIdsGranted
+    | FloorsSet
+    | FloorsRemoved
+    | FloorsReleased
+    | LogStartsAdvanced
 )

@@ -312,6 +312,17 @@ class LogClient:
         _raise_of(found)
         return Address(found["host"], found["port"])
 
+    # -- the controller --------------------------------------------------------------------------------------------
+
+    async def ask_anybody(self, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """A call of version 0 that every broker answers, after it has asked the controller."""
+        async def attempt() -> dict[str, Any]:
+            answer = await self._anybody(name, 0, fields, answer_s=2 * limits.CLIENT_CALL_S)
+            _raise_of(answer)
+            return answer
+
+        return await self._persist(name, attempt)
+
     # -- trying ----------------------------------------------------------------------------------------------------
 
     async def _anybody(

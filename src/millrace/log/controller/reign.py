@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from millrace import limits
-from millrace.core import admin, balance, election
+from millrace.core import admin, balance, election, floors
 from millrace.core.activity import Activity
 from millrace.core.cluster import BrokerState, ClusterState
 from millrace.core.decision import Decision
@@ -32,11 +32,13 @@ from millrace.model.messages import (
     AdminResult,
     AlterConfigs,
     AlterIsr,
+    AskFloors,
     AskProducerIds,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
     ElectUnclean,
+    FloorsAnswer,
     Heartbeat,
     HeartbeatOk,
     LeaveReplica,
@@ -56,7 +58,7 @@ log = structlog.get_logger(__name__)
 Handler = Callable[[Any], Awaitable[Message]]
 CONTROLLER_MESSAGES: tuple[type[Message], ...] = (
     Register, Heartbeat, MetadataPoll, AlterIsr, LeaveReplica, RaiseEpoch, CreateTopics, DeleteTopics, CreatePartitions,
-    AlterConfigs, ElectUnclean, AskProducerIds,
+    AlterConfigs, ElectUnclean, AskProducerIds, AskFloors,
 )
 SPEAKS_FOR_ITSELF = (Register, Heartbeat, MetadataPoll, AlterIsr, LeaveReplica, RaiseEpoch, AskProducerIds)
 
@@ -93,6 +95,7 @@ class Reign:
             AlterConfigs: self._alter_configs,
             ElectUnclean: self._elect_unclean,
             AskProducerIds: self._producer_ids,
+            AskFloors: self._ask_floors,
         }
 
     @property
@@ -315,3 +318,7 @@ class Reign:
 
     async def _producer_ids(self, m: AskProducerIds) -> Message:
         return await self._writer.submit(lambda: admin.grant_producer_ids(self.state, m, token=self.token))
+
+    # -- floors ----------------------------------------------------------------------------------------------------
+    async def _ask_floors(self, m: AskFloors) -> Message:
+        return FloorsAnswer(self.token, await self._writer.submit(lambda: floors.decide(self.state, m.call)))

@@ -95,7 +95,7 @@ def _unknown(error: MillraceError, **fields: object) -> Fields:
 
 
 def _part(service: Service, version: int, topic: TopicState) -> Encoded:
-    made_of = (service.shell.cluster.index, service.shell.suspects())
+    made_of = (service.shell.cluster.shape_index, service.shell.suspects())
     if made_of != service.topic_parts_of:
         service.topic_parts.clear()
         service.topic_parts_of = made_of

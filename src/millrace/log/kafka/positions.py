@@ -23,7 +23,7 @@ def move_position(service: Service, version: int, fields: Fields) -> Answered:
             raise InvalidRequest(f"group {group!r} holds no positions: their names begin with {OURS}")
         call = decode_call(bytes(fields["call"]))
     except MillraceError as error:
-        return _refused(error)
+        return refused(error)
     key = PositionKey(group.removeprefix(OURS), fields["topic_id"], fields["partition"])
     return answered(lambda told: service.shell.groups.move(group, key, call, told), _fields)
 
@@ -33,11 +33,11 @@ def _fields(reply: Reply | Code) -> Fields:
         return {"error_code": reply}
     assert isinstance(reply, Moved)
     if reply.refused is not None:
-        return _refused(reply.refused)
+        return refused(reply.refused)
     return {"position": encode_position(reply.position) if reply.position is not None else None}
 
 
-def _refused(error: MillraceError) -> Fields:
+def refused(error: MillraceError) -> Fields:
     """What the log refuses for now has a code of Kafka's, and the client asks again; the rest is an answer."""
     if error.retriable and error.kafka_code > 0:
         return {"error_code": error.kafka_code, "error_message": str(error)}

@@ -22,6 +22,7 @@ from millrace.log.kafka import (
     configs,
     fence,
     fetch,
+    floors,
     group_offsets,
     groups,
     metadata,
@@ -84,6 +85,7 @@ COLD: dict[int, Cold] = {
     Key.OFFSET_FETCH: group_offsets.offset_fetch,
     Key.OFFSET_DELETE: group_offsets.offset_delete,
     Key.MOVE_POSITION: positions.move_position,
+    Key.FLOORS: floors.floors,
 }
 
 

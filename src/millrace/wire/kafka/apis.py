@@ -44,9 +44,10 @@ class Key(IntEnum):
     DESCRIBE_CLUSTER = 60
     FENCE_WRITER = 32100
     MOVE_POSITION = 32101
+    FLOORS = 32102
 
 
-PRIVATE = frozenset({Key.FENCE_WRITER, Key.MOVE_POSITION})
+PRIVATE = frozenset({Key.FENCE_WRITER, Key.MOVE_POSITION, Key.FLOORS})
 OWN_CLIENT_ID = "__millrace/"   # begins the client id of millrace's own client, which alone uses internal topics
 
 # Some releases of librdkafka decide by Produce's lowest version whether a broker knows compression: offered from 3 on

@@ -406,6 +406,15 @@ response
     refused: string
     error_message: string ?0+
     position: bytes ?0+
+
+api 32102 Floors 0-0 flexible 0
+request
+    call: bytes
+response
+    error_code: i16
+    refused: string
+    error_message: string ?0+
+    told: bytes ?0+
 """
 
 TABLES = (DATA, CLUSTER, ADMIN, *GROUP_TABLES, PRIVATE)
