@@ -203,9 +203,20 @@ class TableTrouble(FeedRecord, frozen=True, tag="trouble"):
     error: FeedError | None
 
 
+class TableNeedsCopy(FeedRecord, frozen=True, tag="needs_copy"):
+    """It cannot go on, or begin: what it would have to read is not in the log any more, and `why` [F10]. It is out of
+    the changefeed until it begins anew with a copy. `told`: of its rows something stands in the sink. `why` None: it
+    begins anew, or nobody wants it any more."""
+
+    table: TableId
+    why: str | None
+    told: bool = False
+    wall_ms: int = 0
+
+
 FeedRecords = (
     EpochsTaken | SpanRecorded | FeedBegun | SpecSettled | FeedRewound | SpanPlaced | SpansReplaced | SpanEnded
-    | TableEnds | CheckpointReached | TableTrouble
+    | TableEnds | CheckpointReached | TableTrouble | TableNeedsCopy
 )
 
 

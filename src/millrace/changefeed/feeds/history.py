@@ -142,6 +142,7 @@ def _records(state: FeedState) -> Iterator[FeedRecords]:
         yield TableEnds(table, change)
     for table, error in state.troubles.items():
         yield TableTrouble(table, error)
+    yield from state.needs.values()
     yield CheckpointReached(state.checkpoint)
 
 

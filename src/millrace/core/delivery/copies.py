@@ -33,6 +33,7 @@ from millrace.model.tables import Lsn, Oid
 
 NOBODY: frozenset[Oid] = frozenset()
 _LATER = 1 << 63
+SKIPPED = Point(1 << 62, 0)        # as a position of a copy: nothing of it is put, its table began with a later one
 
 
 class Portion(NamedTuple):
@@ -58,7 +59,9 @@ class Book:
     number: int
     generation: int
     started: CopyStarted | None = None
+    offset: int = 0                                      # of the first record about it in `progress`
     before: Lsn = 0                                      # all changes up to here were marked when it was told
+    ends: dict[int, int] = field(default_factory=dict)   # of its table, marked before its first window began
     is_closed: bool = False                              # its table was dropped: nothing more lands
     schemas: dict[UUID, None] = field(default_factory=dict)
     rows: int = 0                                        # that have landed
@@ -145,6 +148,8 @@ class Book:
 
     def is_done(self, partition: int, at: Point) -> bool:
         """Nothing of it is left to put into this partition."""
+        if at >= SKIPPED:
+            return True
         found = self._portions.get(partition, [])
         return not self.may_grow and (not found or found[-1].end <= at.offset)
 
@@ -167,6 +172,8 @@ class Copies:
         self._books: dict[int, Book] = {}
         self._tables: dict[Oid, list[Book]] = {}
         self._unmarked: dict[int, Lsn] = {}              # copy -> the least high mark that no mark has resolved
+        self._ends: dict[Oid, dict[int, int]] = {}       # as marks have named them last
+        self._begins: dict[int, dict[Oid, dict[int, int]]] = {}      # generation -> what its first mark named
 
     def replay(self, offset: int, record: ProgressRecord) -> frozenset[Oid]:
         """Tables for whose dispatchers this is news."""
@@ -177,19 +184,19 @@ class Copies:
             case Mark():
                 return self._mark(record)
             case CopyStarted():
-                return self._started(record)
+                return self._started(offset, record)
             case Change(kind="drop"):
                 for book in self._tables.get(record.oid, []):
                     book.is_closed = True
                 return frozenset({record.oid})
             case Manifest():
-                self._book(record).manifest(offset, record)
+                self._book(offset, record).manifest(offset, record)
             case LowMark():
-                self._book(record).low(offset, record)
+                self._book(offset, record).low(offset, record)
             case HighMark():
-                self._book(record).high(offset, record)
+                self._book(offset, record).high(offset, record)
             case ChunksAbandoned():
-                self._book(record).abandon(record.chunks)
+                self._book(offset, record).abandon(record.chunks)
             case _:
                 return NOBODY
         self._unmarked[record.copy] = min(
@@ -199,6 +206,10 @@ class Copies:
     def _mark(self, record: Mark) -> frozenset[Oid]:
         """A window is put once its high mark is resolved, a snapshot once its generation is marked."""
         self._resolved = record.resolved
+        for end in record.ends:
+            self._ends.setdefault(end.oid, {})[end.partition] = end.offset
+        if record.generation not in self._begins:
+            self._begins[record.generation] = {oid: dict(ends) for oid, ends in self._ends.items()}
         ripe = [copy for copy, high in self._unmarked.items() if high <= record.resolved]
         for copy in ripe:
             del self._unmarked[copy]
@@ -208,12 +219,14 @@ class Copies:
         started = self._books[copy].started
         return frozenset({started.oid}) if started is not None else NOBODY
 
-    def _book(self, record: CopyStarted | Manifest | LowMark | HighMark | ChunksAbandoned) -> Book:
-        return self._books.setdefault(record.copy, Book(record.copy, record.generation))
+    def _book(self, offset: int, record: CopyStarted | Manifest | LowMark | HighMark | ChunksAbandoned) -> Book:
+        return self._books.setdefault(record.copy, Book(record.copy, record.generation, offset=offset))
 
-    def _started(self, record: CopyStarted) -> frozenset[Oid]:
-        book = self._book(record)
+    def _started(self, offset: int, record: CopyStarted) -> frozenset[Oid]:
+        book = self._book(offset, record)
         if book.started is None:                         # readers say it again
+            if book.offset == offset:                    # else windows were begun before: nobody knows where
+                book.ends = dict(self._ends.get(record.oid, {}))
             book.started, book.before = record, self._resolved
             self._tables.setdefault(record.oid, []).append(book)
         return frozenset({record.oid})
@@ -222,6 +235,14 @@ class Copies:
         """Copies of a table for a changefeed, in the order in which they were told, void ones among them."""
         return [book for book in self._tables.get(oid, [])
                 if book.started is not None and (not book.started.feeds or feed in book.started.feeds)]
+
+    def beginning(self, book: Book, partition: int) -> int | None:
+        """Whoever has the copy, and the table's partition from here on, has the table. None: it is not marked yet."""
+        assert book.started is not None
+        if not book.is_snapshot:
+            return book.ends.get(partition, 0)
+        found = self._begins.get(book.generation)
+        return found.get(book.started.oid, {}).get(partition, 0) if found is not None else None
 
     def is_void(self, book: Book) -> bool:
         """A later generation has copies of its own: nothing more of this one is put."""

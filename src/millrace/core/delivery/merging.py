@@ -137,5 +137,6 @@ class Merging:
             start = self._begins(part, book) or 0
         else:
             start = self._marks.start_behind(part.table.oid, part.partition, At(book.generation, portion.low))
+            start = max(start, self._copies.beginning(book, part.partition) or 0)     # what is before may be gone [F10]
         return (start, end) if start < end else None
 

@@ -3,6 +3,7 @@
     TakeDdl ──▶ working ─┬─ next change: recorded, all partitions stand at its marker ─▶ WriteChange… ─▶ CommitDdl
                          ├─ an isolated table's owed change: the same, for that table alone, by its own `next`
                          ├─ isolate, rejoin: a commit of the position, nothing else
+                         ├─ a table that needs a copy, and has one: BeginTable (core.feeds.releasing)
                          └─ nothing of these, a new checkpoint, watermarks are wanted: WriteWatermark [K4]
     an answer is unknown or missing ──▶ take over again under a fresh epoch
 
@@ -19,7 +20,7 @@ from typing import Literal, NamedTuple
 
 from millrace.core.feeds.captures import NO_FLAWS
 from millrace.core.feeds.checkpoint import Progress
-from millrace.core.feeds.effects import CommitDdl, TakeDdl, WriteChange, WriteWatermark
+from millrace.core.feeds.effects import BeginTable, CommitDdl, TakeDdl, WriteChange, WriteWatermark
 from millrace.core.feeds.office import FeedState
 from millrace.model.changefeeds import DdlPosition, FeedRecords, SpanRecorded, TableEnds
 from millrace.model.spans import TableId, TablePartition, whole
@@ -37,7 +38,7 @@ FLAWS = {
 
 _CHANGES_KEPT = 1_000      # that nobody needs any more: forgetting each at once would cost more than keeping them
 
-DdlEffect = TakeDdl | WriteChange | CommitDdl | WriteWatermark
+DdlEffect = TakeDdl | WriteChange | CommitDdl | WriteWatermark | BeginTable
 
 
 class SchemaChange(NamedTuple):
@@ -67,6 +68,8 @@ class DdlDispatcher:
         self.since = 0.0                                 # the present effect, or the present change, waits since then
         self.isolate: set[TableId] = set()               # wishes
         self.rejoin: set[TableId] = set()
+        self.begins: dict[TableId, BeginTable] = {}      # tables that begin anew
+        self.begun: set[TableId] = set()                 # of these, whose positions are made
         self.isolated_since: dict[TableId, float] = {}
         self._changes: list[SchemaChange] = []
         self._numbers: list[int] = []
@@ -102,6 +105,15 @@ class DdlDispatcher:
             self.watermark = effect.checkpoint
             self._in_flight, self.since = None, now
 
+    def table_begun(self, effect: BeginTable, now: float, *, ok: bool) -> None:
+        """No: its copy was gone when it was to begin."""
+        if effect != self._in_flight:
+            return
+        self._in_flight, self.since = None, now
+        self.begins.pop(effect.table, None)
+        if ok:
+            self.begun.add(effect.table)
+
     def committed(self, effect: CommitDdl, now: float) -> None:
         if effect != self._in_flight:
             return
@@ -123,6 +135,7 @@ class DdlDispatcher:
     def unknown(self) -> None:
         """An answer did not come, or said no: only a fresh take-over tells what stands."""
         self.epoch, self.position, self._in_flight = 0, None, None
+        self.begins.clear()                              # under a greater epoch, once that is taken
 
     # -- what it means
     @property
@@ -153,6 +166,13 @@ class DdlDispatcher:
     def missing(self, change: SchemaChange) -> list[TableId]:
         """Tables of it that have not arrived at its marker."""
         return [table for table in self._due(change) if not self._arrived(table, change.number)]
+
+    def owes_before(self, table: TableId, number: int) -> bool:
+        """A change of this table that stands before `number` has not passed."""
+        assert self.position is not None
+        own = self.position.of(table)
+        changes = self._changes[bisect_left(self._numbers, own) : bisect_left(self._numbers, number)]
+        return any(table in change.tables for change in changes)
 
     def tables_from(self, tables: Mapping[TableId, int]) -> dict[TableId, int]:
         """Those that are there at the position, with their partitions. `tables`: at an earlier one, or the same."""
@@ -189,6 +209,8 @@ class DdlDispatcher:
             return []
         records: list[FeedRecords] = []
         for table in change.tables:
+            if table in self._state.needs:
+                continue                                 # it is out, and begins by itself
             if change.kind == "create" and "create_late" not in self._flaws and not self._state.knows(table):
                 fresh = self._state.next_id + len(records)
                 records.append(SpanRecorded(fresh, whole(table, change.partitions), change.number))
@@ -216,8 +238,12 @@ class DdlDispatcher:
         if position is None or self._in_flight is not None:
             return None
         self._in_flight = (
-            self._isolation(position) or self._owed(position) or self._next_change(position) or self._next_watermark())
+            self._isolation(position) or self._owed(position) or self._next_change(position)
+            or self._next_begin() or self._next_watermark())
         return self._in_flight
+
+    def _next_begin(self) -> DdlEffect | None:
+        return next((effect._replace(epoch=self.epoch) for effect in self.begins.values()), None)
 
     def _next_watermark(self) -> DdlEffect | None:
         """Of what is persisted: what is only hoped for may have to be taken back by our successor."""
@@ -242,7 +268,7 @@ class DdlDispatcher:
     def _owed(self, position: DdlPosition) -> DdlEffect | None:
         """What isolated tables missed, and their way back."""
         for table, own in position.isolated:
-            change = self._owes(table, own, position.next)
+            change = None if table in self._state.needs else self._owes(table, own, position.next)
             if change is None:
                 if table in self.rejoin and self._caught_up(table):
                     rest = tuple(pair for pair in position.isolated if pair[0] != table)
@@ -276,7 +302,7 @@ class DdlDispatcher:
     def _due(self, change: SchemaChange) -> list[TableId]:
         assert self.position is not None
         isolated = {table for table, _ in self.position.isolated}
-        return [table for table in change.tables if table not in isolated]
+        return [table for table in change.tables if table not in isolated and table not in self._state.needs]
 
     def _owes(self, table: TableId, own: int, upto: int) -> SchemaChange | None:
         for change in self._changes[bisect_left(self._numbers, own) : bisect_left(self._numbers, upto)]:

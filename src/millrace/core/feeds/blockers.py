@@ -19,7 +19,8 @@ class Blocker(NamedTuple):
 
 
 def feed_blockers(maintainer: Maintainer) -> list[Blocker]:
-    return [*_beginning(maintainer), *_spans(maintainer), *_changes(maintainer), *_positions(maintainer)]
+    return [*_beginning(maintainer), *_spans(maintainer), *_needs(maintainer), *_changes(maintainer),
+            *_positions(maintainer)]
 
 
 def _beginning(m: Maintainer) -> list[Blocker]:
@@ -47,6 +48,14 @@ def _spans(m: Maintainer) -> list[Blocker]:
         why = f"absent: {reason}; no capture is schedulable"
         out.append(Blocker(f"span {span_id}", f"maintainer of {m.feed}", why, since))
     return out
+
+
+def _needs(m: Maintainer) -> list[Blocker]:
+    return [
+        Blocker(f"table {table.oid}", "whoever runs the source" if m.releasing.waits_for_people(table) else
+                f"maintainer of {m.feed}", f"needs a copy: {need.why}; {m.releasing.waits_for(table)}", m.begun)
+        for table, need in m.state.needs.items()
+    ]
 
 
 def _changes(m: Maintainer) -> list[Blocker]:

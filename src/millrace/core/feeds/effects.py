@@ -65,6 +65,16 @@ class WriteWatermark(NamedTuple):
     tables: frozenset[TableId]
 
 
+class BeginTable(NamedTuple):
+    """Positions of a table that needs a copy, made anew under `made`, where a copy of it and all behind it are in the
+    log; before that, where rows of it were told, a truncation [F10]. Answer: `table_begun`."""
+
+    epoch: int
+    table: TableId
+    made: int
+    truncates: bool
+
+
 class GiveUp(NamedTuple):
     """Of a maintainer or a coordinator: somebody else has its place; its shell ends it."""
 
@@ -104,6 +114,6 @@ class FailFeed(NamedTuple):
 
 
 FeedEffect = (
-    Send | TakeOver | ClosePositions | TakeDdl | WriteChange | CommitDdl | WriteWatermark | GiveUp | ReleaseOffice
-    | StartMaintainer | DropMaintainer | CleanUp | FailFeed
+    Send | TakeOver | ClosePositions | TakeDdl | WriteChange | CommitDdl | WriteWatermark | BeginTable | GiveUp
+    | ReleaseOffice | StartMaintainer | DropMaintainer | CleanUp | FailFeed
 )

@@ -18,10 +18,11 @@ from millrace.core.feeds.barrier import DdlDispatcher, SchemaChange
 from millrace.core.feeds.blockers import Blocker, feed_blockers
 from millrace.core.feeds.captures import NO_FLAWS
 from millrace.core.feeds.checkpoint import Committed, Progress
-from millrace.core.feeds.effects import ClosePositions, CommitDdl, FailFeed, FeedEffect, GiveUp, Send
+from millrace.core.feeds.effects import BeginTable, ClosePositions, CommitDdl, FailFeed, FeedEffect, GiveUp, Send
 from millrace.core.feeds.office import FeedState, SpanState
 from millrace.core.feeds.operators import Ask
 from millrace.core.feeds.placing import Fate, Placing
+from millrace.core.feeds.releasing import Releasing
 from millrace.core.feeds.settling import Settling
 from millrace.core.feeds.sight import FeedSight
 from millrace.core.feeds.states import Health
@@ -73,6 +74,7 @@ class Maintainer:
         self.placing = Placing(state, self.sight, self._fate, home=capture, flaws=flaws)
         self.settling = Settling(
             state, self.ddl, self.placing, spec=spec, tables=tables, changed=changed, flaws=flaws)
+        self.releasing = Releasing(state, self.ddl, self.placing, tables=tables, flaws=flaws)
         self.ready = False
         self.begun = self.checkpoint_since = now
         self._checkpoint_at = now
@@ -116,6 +118,11 @@ class Maintainer:
         self.ddl.committed(effect, now)
         self._look_at_ending()
 
+    def table_begun(self, effect: BeginTable, now: float, *, ok: bool) -> None:
+        self.ddl.table_begun(effect, now, ok=ok)
+        if not ok:
+            self.releasing.based(effect.table, None)
+
     def _look_at_ending(self) -> None:
         for table in self.state.ends:
             self.placing.dirty.update(dict.fromkeys(self.state.by_table.get(table, ())))
@@ -142,6 +149,8 @@ class Maintainer:
         self.placing.closes.clear()
         if self._overtaken:
             return []
+        if lost := self.releasing.losses():
+            return lost
         records = self._begin()
         if records or self.ddl.position is None:
             return records
@@ -151,6 +160,8 @@ class Maintainer:
                 return []
         if settled := self.settling.step():
             return settled                                   # what joins by them holds the checkpoint from then on
+        if begun := self.releasing.step():
+            return begun
         records += self.ddl.needs() or self.ddl.late_needs() or self.placing.step()
         records += self._troubles()
         records += self._forward(now)
@@ -185,7 +196,8 @@ class Maintainer:
         return records
 
     def _record_first(self) -> list[FeedRecords]:
-        missing = (item for item in sorted(self._tables.items()) if not self.state.knows(item[0]))
+        missing = (item for item in sorted(self._tables.items())
+                   if not self.state.knows(item[0]) and item[0] not in self.state.needs)
         records: list[FeedRecords] = [
             SpanRecorded(self.placing.take_id(), whole(table, partitions))
             for table, partitions in islice(missing, limits.SCHEDULE_BATCH_MAX)
@@ -261,7 +273,7 @@ class Maintainer:
         if self.ddl.epoch == 0 and self._ddl_epoch:
             out.append(self.ddl.begin(self._ddl_epoch, now))
             self._ddl_epoch = 0
-        elif not self.settling.is_due and (effect := self.ddl.next_effect()) is not None:
+        elif not self._is_leaving and (effect := self.ddl.next_effect()) is not None:
             out.append(effect)
         if not self.ready:
             return out
@@ -277,6 +289,10 @@ class Maintainer:
         if (error := self.health.fatal()) is not None:
             out.append(FailFeed(error))
         return out
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self.settling.is_due or self.releasing.is_leaving
 
     def _command(self, span_id: SpanId, ask: Ask) -> Send:
         place = ask.place

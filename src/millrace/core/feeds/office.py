@@ -24,6 +24,7 @@ from millrace.model.changefeeds import (
     SpansReplaced,
     SpecSettled,
     TableEnds,
+    TableNeedsCopy,
     TableTrouble,
 )
 from millrace.model.spans import CaptureId, Place, Span, SpanId, TableId
@@ -47,6 +48,7 @@ class FeedState:
     by_capture: dict[CaptureId, dict[SpanId, SpanState]] = field(default_factory=dict)
     ends: dict[TableId, int] = field(default_factory=dict)           # table -> its last change
     troubles: dict[TableId, FeedError] = field(default_factory=dict)
+    needs: dict[TableId, TableNeedsCopy] = field(default_factory=dict)       # out until they are copied
     epoch: int = 0
     next_id: SpanId = 0
     checkpoint: Lsn = 0
@@ -85,6 +87,11 @@ class FeedState:
                     self.troubles.pop(record.table, None)
                 else:
                     self.troubles[record.table] = record.error
+            case TableNeedsCopy():
+                if record.why is None:
+                    self.needs.pop(record.table, None)
+                else:
+                    self.needs[record.table] = record
 
     def _recorded(self, span_id: SpanId, span: Span, born: int) -> None:
         self.spans[span_id] = state = SpanState(span_id, span, born)
@@ -106,6 +113,7 @@ class FeedState:
     def _rewound(self, record: FeedRewound) -> None:
         """Nobody is placed; which tables there are at the new position must be settled anew."""
         self.rewinds, self.checkpoint, self.spec = record.rewind, record.lsn, None
+        self.needs.clear()
         self.by_capture.clear()
         for span in self.spans.values():
             span.place = None

@@ -65,7 +65,8 @@ class Settling:
             return [SpecSettled(self._spec)]
         if self._state.spec not in (None, self._spec):
             return [SpecSettled(None)]                       # should it change back on the way, that must be settled
-        taken = self._ddl.tables_from(self._tables)
+        needs = self._state.needs
+        taken = {table: parts for table, parts in self._ddl.tables_from(self._tables).items() if table not in needs}
         coming = self._ddl.coming()
         records = self._leaving(taken, coming) + self._unborn(coming) + self._joining(taken) + self._changing(taken)
         waits = any(self._state.ends.get(table) == LEFT for table in self._state.by_table)

@@ -1,0 +1,59 @@
+"""With which copy a table begins in a changefeed, and where its stream goes on behind it [F10, S4, S5].
+
+    copies of the table, where each partition's log starts ─▶ base ─▶ the copy and its offsets
+                                                                └──▶ None: the table must be copied first
+
+In: what `progress` tells of copies, log starts. Out: a base. Promise: whoever has put the rows of the base's copy and
+then all changes from its offsets on has the table as it is; nothing of either was gone when the log starts were read.
+Where all of the log is there a changefeed begins as it always did: at its start, with the table's first copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from millrace.core.delivery.copies import Book, Copies
+from millrace.core.delivery.source_marks import At
+from millrace.core.feeds.captures import NO_FLAWS
+
+FLAWS = {
+    "base_cut": "a table begins where its log starts now, although what was before is gone [F10]",
+}
+
+
+class Base(NamedTuple):
+    """`offsets`: of the partitions that were asked for. `number`: of the record of `progress` from which on its
+    schema changes stand behind these. `skipped`: copies of which nothing is put. `at`: where it is complete, None: at
+    the log's start."""
+
+    offsets: Mapping[int, int]
+    number: int = 0
+    at: At | None = None
+    skipped: tuple[Book, ...] = ()
+
+
+def base(
+    copies: Copies, books: Sequence[Book], *, starts: Mapping[int, int], whole: Mapping[int, bool],
+    floors: Mapping[int, int] | None = None, flaws: frozenset[str] = NO_FLAWS,
+) -> Base | None:
+    """`books`: of the table, for this changefeed. `starts`: of its partitions' logs. `whole`: copies of which all is
+    there. `floors`: a table that was renamed into the rules begins behind these offsets, without a copy."""
+    alive = [book for book in books if not copies.is_void(book)]
+    if "base_cut" in flaws:
+        return Base(dict(starts))
+    if floors is not None and all(start <= floors.get(partition, 0) for partition, start in starts.items()):
+        return Base({partition: floors.get(partition, 0) for partition in starts})
+    if floors is None and not any(starts.values()) and all(whole[book.number] for book in alive[:1]):
+        return Base(dict.fromkeys(starts, 0))
+    for count, book in enumerate(alive):
+        found = {partition: copies.beginning(book, partition) for partition in starts}
+        offsets = {partition: offset for partition, offset in found.items() if offset is not None}
+        if _is_all(book) and whole[book.number] and len(offsets) == len(starts) and all(
+                starts[partition] <= offset for partition, offset in offsets.items()):
+            return Base(offsets, book.offset, At(book.generation, book.known_before), tuple(alive[:count]))
+    return None
+
+
+def _is_all(book: Book) -> bool:
+    return book.started is not None and book.started.whole and not book.is_closed
