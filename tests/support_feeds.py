@@ -34,7 +34,7 @@ from millrace.changefeed.members import CaptureInfo, Membership
 from millrace.changefeed.office import OFFICE, OfficeWriter
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.checkpoint import Committed
-from millrace.core.feeds.effects import Send
+from millrace.core.feeds.effects import BeginTable, Send
 from millrace.core.feeds.feeds import FeedEntry, office
 from millrace.errors import MillraceError, StoreUnreachable
 from millrace.model.changefeeds import BEGINNING, ChangefeedSpec, DdlPosition, FeedRecords, decode_feed
@@ -187,6 +187,12 @@ class Home:
 
     async def close_positions(self, span: Span, epoch: int, *, forget: bool) -> bool:
         return self._target.close(span.parts, epoch)
+
+    async def begin_table(self, effect: BeginTable) -> bool | None:
+        return True
+
+    def doubt(self) -> None:
+        pass
 
     async def leave(self) -> None:
         pass

@@ -47,6 +47,8 @@ class SourceRequest(msgspec.Struct, forbid_unknown_fields=True):
     partitions: int = 0
     carry_whole: tuple[str, ...] = ()
     wal_budget_bytes: int = 0
+    keep_s: int = -1
+    keep_bytes: int = -1
 
 
 @by_coordinator

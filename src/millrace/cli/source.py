@@ -45,6 +45,11 @@ class Wanted:
         Event triggers that report schema changes at once: auto (if the role may), on, off.
     wal_budget_bytes
         Warn when the slot retains more WAL than this; 0: the server's max_slot_wal_keep_size.
+    keep_s
+        Seconds for which the log keeps changes and copies that no changefeed needs any more; -1: for ever. What is
+        gone a new changefeed does not have: it needs a copy of each table first.
+    keep_bytes
+        Bytes of each partition of a table that the log keeps, the same; -1: all.
     """
 
     url: str
@@ -55,6 +60,8 @@ class Wanted:
     publication: str = ""
     ddl_triggers: Literal["auto", "on", "off"] = "auto"
     wal_budget_bytes: int = 0
+    keep_s: int = -1
+    keep_bytes: int = -1
 
     def body(self, name: str) -> dict[str, Any]:
         """Rules that were not given are left to the API."""

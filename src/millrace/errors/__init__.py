@@ -12,6 +12,7 @@
     │   └── PositionMissing, Superseded, PositionMoved, ClaimRefused …
     ├── Unreachable ........... the other side did not answer (retriable)
     ├── DeliveryError ......... a sink did not take what it was given: DeliveryTransient, RowRefused, TableRefused
+    │                           or what it was to be given is gone: LogReleased
     └── Damaged ............... bytes that are not what was written
         └── CorruptBatch, NewerFormat, DiskFailed
 
@@ -50,6 +51,7 @@ from millrace.errors.feeds import (
     InvalidExpression,
     InvalidOption,
     InvalidSinkUri,
+    LogReleased,
     PositionExists,
     PositionMissing,
     PositionMoved,
@@ -158,6 +160,7 @@ __all__ = [
     "InvalidTopicConfig",
     "InvalidTopicName",
     "LeaderNotAvailable",
+    "LogReleased",
     "Malformed",
     "MessageTooLarge",
     "MillraceError",

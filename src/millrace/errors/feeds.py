@@ -150,6 +150,13 @@ class DeliveryTransient(DeliveryError):
     http_status = 503
 
 
+class LogReleased(DeliveryTransient):
+    """What a position needs was not in the log. Its maintainer looks whether that is so; then the table needs a copy
+    [F10]."""
+
+    code = "log_released"
+
+
 class RowRefused(DeliveryError):
     """This row and no other: it goes to the quarantine [P9]."""
 

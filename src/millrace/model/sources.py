@@ -30,6 +30,8 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int = 0                       # of every table; 0: by size
     carry_whole: tuple[str, ...] = ()         # tables without a key that are carried with identity FULL by choice
     wal_budget_bytes: int = 0                 # 0: max_slot_wal_keep_size of the server, else warn above this
+    keep_s: int = -1                          # how long the log keeps changes and copies nobody holds; -1: for ever
+    keep_bytes: int = -1                      # of each partition of a table, the same
 
 
 class CoordinatorRecord(msgspec.Struct, frozen=True, tag_field="t"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from millrace.changefeed.shapes import Shapes
@@ -24,6 +24,8 @@ from millrace.model.quarantine import quarantine_topic
 from millrace.model.table_plans import TablePlan
 from millrace.model.tables import TableSchema
 from millrace.model.writes import Targets
+
+KEPT = {"retention.ms": "-1", "retention.bytes": "-1"}     # rows stand in the quarantine until somebody settles them
 
 
 class LogTargets:
@@ -65,7 +67,7 @@ class LogTargets:
         wanted, sink = self._shapes.topics(tables), self._shapes.sink
         *infos, quarantine = await asyncio.gather(
             *(self._there(name, sink.partitions, probably=bool(stored)) for name in wanted),
-            self._there(self._quarantine, QUARANTINE_PARTITIONS, probably=True))
+            self._there(self._quarantine, QUARANTINE_PARTITIONS, probably=True, configs=KEPT))
         others = stored - {info.id for info in (*infos, quarantine)}
         former, gone = await self._former(others, present={*wanted, self._quarantine})
         self._listed_tables = {id(table): table for table in tables}
@@ -74,14 +76,16 @@ class LogTargets:
             tuple(part for info in infos for part in _parts(info)), _parts(quarantine)[0],
             tuple(part for info in former for part in _parts(info)), gone)
 
-    async def _there(self, name: str, partitions: int, *, probably: bool) -> TopicInfo:
+    async def _there(
+        self, name: str, partitions: int, *, probably: bool, configs: Mapping[str, str] | None = None
+    ) -> TopicInfo:
         """Whether to ask first: of a topic that is not there, nobody says so at once."""
         if probably:
             with contextlib.suppress(UnknownTopicOrPartition):
                 return await self._client.topic(name)
         with contextlib.suppress(TopicExists):           # a user's own, or another dispatcher of the table was quicker
             await self._client.create_topic(
-                name, partitions=partitions, replication_factor=self._shapes.sink.replication or -1)
+                name, partitions=partitions, replication_factor=self._shapes.sink.replication or -1, configs=configs)
         return await self._client.topic(name)
 
     async def _former(self, stored: frozenset[UUID], *, present: set[str]) -> tuple[list[TopicInfo], frozenset[UUID]]:

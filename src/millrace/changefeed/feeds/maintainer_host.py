@@ -26,6 +26,7 @@ from millrace.changefeed.feeds.tasks import Tasks
 from millrace.changefeed.office import read_office
 from millrace.core.feeds import rewinding
 from millrace.core.feeds.effects import (
+    BeginTable,
     ClosePositions,
     CommitDdl,
     FailFeed,
@@ -46,7 +47,7 @@ from millrace.model.tables import lsn_text
 
 log = structlog.get_logger(__name__)
 
-DdlEffect = TakeDdl | WriteChange | CommitDdl | WriteWatermark
+DdlEffect = TakeDdl | WriteChange | CommitDdl | WriteWatermark | BeginTable
 Answer = Callable[[], None]
 
 
@@ -126,7 +127,8 @@ class MaintainerHost:
         history = await FeedHistory.take(around.store, self.feed, around.me, self.epoch)
         entry = (await read_office(around.store)).feeds.entry(self.feed)
         await self._rewind(history, entry)
-        home = await around.homes.open(entry, Past(history.state.epoch, history.state.spec))
+        state = history.state
+        home = await around.homes.open(entry, Past(state.epoch, state.spec, frozenset(state.needs), self.epoch))
         self.lives += 1
         try:
             self.machine = machine = Maintainer(
@@ -190,6 +192,12 @@ class MaintainerHost:
         for mark in news.marks:
             machine.on_mark(mark.resolved, mark.ends, full=mark.full)
         machine.on_positions(news.positions)
+        for table, why in news.lost.items():
+            machine.releasing.lost(table, why, int(self._around.ports.clock.wall() * 1000))
+        for table, number in news.bases.items():
+            machine.releasing.based(table, number)
+        if machine.health.doubts_log:
+            home.doubt()
 
     # -- effects ---------------------------------------------------------------------------------------------------
     def _do(self, machine: Maintainer, home: FeedHome, effect: FeedEffect) -> None:
@@ -204,7 +212,7 @@ class MaintainerHost:
                 if effect not in self._closing:              # the machine asks again until it is answered
                     self._closing.add(effect)
                     self._effects.start(self._close(machine, home, effect))
-            case TakeDdl() | WriteChange() | CommitDdl() | WriteWatermark():
+            case TakeDdl() | WriteChange() | CommitDdl() | WriteWatermark() | BeginTable():
                 self._effects.start(self._change(machine, home, effect))
 
     async def _close(self, machine: Maintainer, home: FeedHome, effect: ClosePositions) -> None:
@@ -247,6 +255,11 @@ class MaintainerHost:
             case WriteWatermark():
                 ok = await home.write_watermark(effect.epoch, effect.checkpoint, effect.tables)
                 return partial(machine.ddl.watermark_written, effect, now()) if ok else machine.ddl.unknown
+            case BeginTable():
+                begun = await home.begin_table(effect)
+                if begun is None:
+                    return machine.ddl.unknown
+                return partial(machine.table_begun, effect, now(), ok=begun)
             case CommitDdl():
                 ok = await home.commit_ddl(effect.expected, effect.wanted)
                 return partial(machine.ddl_committed, effect, now()) if ok else machine.ddl.unknown

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.checkpoint import Committed
+from millrace.core.feeds.effects import BeginTable
 from millrace.core.feeds.feeds import FeedEntry
 from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, FeedError
 from millrace.model.spans import Dispatcher, Span, SpanId, TableId, TablePartition
@@ -89,6 +90,8 @@ class News(NamedTuple):
     changes: tuple[SchemaChange, ...] = ()
     marks: tuple[Mark, ...] = ()
     positions: Mapping[TablePartition, Committed] = {}
+    lost: Mapping[TableId, str] = {}                     # what they need is not in the log any more [F10]
+    bases: Mapping[TableId, int | None] = {}             # of tables that are out: a copy with which they can begin
 
 
 class DdlTaken(NamedTuple):
@@ -129,6 +132,12 @@ class FeedHome(Protocol):
     async def write_watermark(self, epoch: int, checkpoint: Lsn, tables: frozenset[TableId]) -> bool:
         """Into every partition of topics that these tables, and no others of the changefeed, go to. False: fenced."""
 
+    async def begin_table(self, effect: BeginTable) -> bool | None:
+        """A table that needed a copy begins anew, with one. No: that is gone. None: a greater epoch stands."""
+
+    def doubt(self) -> None:
+        """A dispatcher did not find what it needs in the log: look whether that is so."""
+
     async def close_positions(self, span: Span, epoch: int, *, forget: bool) -> bool:
         """No former owner commits or writes any more; may be repeated. False: a greater epoch stands. `forget`: if its
         table is taken, or will be again, it begins anew."""
@@ -139,10 +148,12 @@ class FeedHome(Protocol):
 
 class Past(NamedTuple):
     """What a changefeed's office says of the time before: the greatest epoch given out (no position is made below it),
-    and the spec that is settled."""
+    the spec that is settled, tables that need a copy. `maintainer`: the epoch of the one that opens it."""
 
     epoch: int = 0
     spec: ChangefeedSpec | None = None
+    out: frozenset[TableId] = frozenset()
+    maintainer: int = 0
 
 
 NO_PAST = Past()

@@ -12,7 +12,7 @@ epoch is fenced there before it is read. After an error nothing more is written 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -189,6 +189,16 @@ class DdlHand:
     # -- watermarks ------------------------------------------------------------------------------------------------
     async def watermark(self, epoch: int, topics: Iterable[TopicInfo], message: Message, *, wall_ms: int) -> bool:
         """In every partition of these. False: this epoch is over."""
+        return await self._announce(epoch, [(topic.name, TopicPartition(topic.id, partition.index))
+                                            for topic in topics for partition in topic.partitions], message, wall_ms)
+
+    async def announce(self, epoch: int, topic: TopicInfo, message: Message, *, wall_ms: int) -> bool:
+        """What may stand twice: nobody looks for it. False: this epoch is over."""
+        return await self._announce(epoch, [(topic.name, TopicPartition(topic.id, PARTITION))], message, wall_ms)
+
+    async def _announce(
+        self, epoch: int, targets: Sequence[tuple[str, TopicPartition]], message: Message, wall_ms: int
+    ) -> bool:
         taken = self._taken
         if taken is None or taken.stored.epoch != epoch:
             return False
@@ -202,8 +212,7 @@ class DdlHand:
                 await self._send(taken, topic, target, NO_CHANGE, message, wall_ms)
 
         try:
-            await together(one(topic.name, TopicPartition(topic.id, partition.index))
-                           for topic in topics for partition in topic.partitions)
+            await together(one(*target) for target in targets)
         except InvalidProducerEpoch:
             return False
         self._go_on(taken)

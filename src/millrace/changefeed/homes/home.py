@@ -17,9 +17,12 @@ from typing import Any
 from millrace import limits
 from millrace.changefeed.feeds.ports import DdlTaken, Mark, News, Past
 from millrace.changefeed.feeds.tasks import Tasks
+from millrace.changefeed.homes.bases import FeedBases
 from millrace.changefeed.homes.closing import close_positions
 from millrace.changefeed.homes.copies import FeedCopies
 from millrace.changefeed.homes.ddl import PARTITION, ChangeMessage, DdlHand
+from millrace.changefeed.homes.floors import FeedFloors
+from millrace.changefeed.homes.keeping import NO_BASE, Keeping
 from millrace.changefeed.homes.patience import patiently, together
 from millrace.changefeed.homes.progress import ProgressReader
 from millrace.changefeed.homes.standing import FeedStanding, floor_of
@@ -27,22 +30,26 @@ from millrace.changefeed.homes.stored import StoredPositions
 from millrace.changefeed.homes.tables import FeedTables
 from millrace.changefeed.homes.targets import Targets
 from millrace.changefeed.shapes import Shape, Shapes
+from millrace.core.delivery.source_marks import At
 from millrace.core.feeds.barrier import SchemaChange
+from millrace.core.feeds.bases import Base
 from millrace.core.feeds.ddl_home import ddl_key, ddl_of, named
+from millrace.core.feeds.effects import BeginTable
 from millrace.core.feeds.settling import changed_tables
 from millrace.core.feeds.source_story import SourceStory, Told
 from millrace.core.feeds.watermarks import holds_in
-from millrace.errors import PositionExists, PositionMissing, UnknownTopicOrPartition
+from millrace.errors import PositionExists, PositionMissing, Superseded, UnknownTopicOrPartition
 from millrace.log.client import LogClient
 from millrace.log.client.positions import PositionClient
 from millrace.model.changefeeds import ChangefeedSpec, DdlPosition
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, PositionKey, StoredPosition
+from millrace.model.progress import Change
 from millrace.model.quarantine import quarantine_topic
-from millrace.model.spans import Span, TableId
+from millrace.model.spans import Span, TableId, whole
 from millrace.model.tables import Lsn, Oid
 from millrace.sink.kafka.choice import change_message, watermark_message
-from millrace.sink.kafka.formats import Origin
+from millrace.sink.kafka.formats import Message, Origin
 
 
 class LogFeedHome:
@@ -59,8 +66,12 @@ class LogFeedHome:
         self._key = ddl_key(spec.id, progress.id)
         self._hand = DdlHand(client, self._key, spec.source)
         self._story, self._stored = SourceStory(spec), StoredPositions(client, spec.id)
-        self._known = FeedTables(client, spec.id, self._stored, epoch=past.epoch)
         self._copies = FeedCopies(client, spec.id, self._stored)
+        self._floors = FeedFloors(client, spec.id, past.maintainer)
+        bases = FeedBases(client, spec.id, self._copies, self._floors)
+        self._known = FeedTables(client, spec.id, self._stored, bases, epoch=past.epoch)
+        self._keeping = Keeping(client, self._story, self._stored, self._known, self._copies, self._floors, self._key,
+                                out=past.out)
         self._standing = FeedStanding(client, self._story, self._stored, self._known, self._copies, self._key)
         self._tables: dict[TableId, int] = {}
         self._changes: list[SchemaChange] = []
@@ -83,8 +94,10 @@ class LogFeedHome:
             self._tell(one, passed=ddl.of(self._story.table(one.table.oid)), floor=floor_of(ddl))
         for key in self._stored.by_key:
             self._standing.note(key)
+        await self._keeping.begin()
         self._read = self._progress.next
-        for work in (self._follow(), self._standing.follow_positions(), self._standing.follow_markers()):
+        for work in (self._follow(), self._standing.follow_positions(), self._standing.follow_markers(),
+                     self._keeping.follow()):
             self._tasks.start(self._watched(work))
 
     def _dropped(self, told: Iterable[Told], ddl: DdlPosition) -> set[Oid]:
@@ -134,12 +147,15 @@ class LogFeedHome:
             for table in copied & self._known.topics.keys():
                 await patiently(partial(self._copies.meet, table))
                 self._standing.note_table(table)
+                self._keeping.met(table)
+                await patiently(partial(self._keeping.look_for_base, table))
             self._read = self._progress.next
 
     async def _meet(self, told: Told) -> None:
         table = self._story.table(told.table.oid)
         try:
-            await self._known.meet(table, told)
+            if not await self._known.meet(table, told, is_out=table in self._keeping.out):
+                self._keeping.lose(table, NO_BASE)
             await self._copies.meet(table)
         except UnknownTopicOrPartition:
             if table.oid not in self._story.dropped:
@@ -176,7 +192,8 @@ class LogFeedHome:
             raise self._error
         mark = self._story.take_mark()
         changes, self._changes = self._changes, []
-        return News(tuple(changes), (Mark(*mark),) if mark is not None else (), self._standing.take_news())
+        marks = (Mark(*mark),) if mark is not None else ()
+        return News(tuple(changes), marks, self._standing.take_news(), *self._keeping.take_news())
 
     async def take_ddl(self, epoch: int) -> DdlTaken | None:
         stored = await self._hand.take(epoch)
@@ -238,9 +255,45 @@ class LogFeedHome:
         if forget:
             for key in keys:
                 await self._positions.forget(key, epoch)
-            if span.table in self._known.topics:
-                await self._known.begin_anew(span.parts, epoch)
+            await self._floors.drop(TopicPartition(key.topic_id, key.partition) for key in keys)
+            begins = span.table in self._known.topics and span.table not in self._keeping.out
+            if begins and await self._known.begin_anew(span, epoch) is None:
+                self._keeping.lose(span.table, NO_BASE)
         return True
+
+    # -- a table that needs a copy ---------------------------------------------------------------------------------
+    def doubt(self) -> None:
+        self._keeping.doubt()
+
+    async def begin_table(self, effect: BeginTable) -> bool | None:
+        """Whatever an earlier try has made is ended first."""
+        table, span = effect.table, whole(effect.table, self._known.topics[effect.table].partitions)
+        if not await self.close_positions(span, effect.made, forget=True):
+            return None
+        try:
+            base = await self._known.begin_anew(
+                span, effect.made, partial(self._truncate, effect) if effect.truncates else None)
+        except Superseded:
+            return None
+        if base is None:
+            return False
+        self._keeping.out.discard(table)
+        self._standing.note_table(table)
+        return True
+
+    async def _truncate(self, effect: BeginTable, base: Base) -> None:
+        """What was told of it before counts no more: rows that were deleted meanwhile nobody tells [decision 12]."""
+        table = next((one for one in self._story.tables if one.oid == effect.table.oid), None)
+        if table is None or not self._targets.sink.ddl:
+            return
+        now_us = int(self._wall() * 1_000_000)
+        at = base.at or At(0, 0)
+        change = Change(at.generation, table.oid, at.lsn, 0, "truncate", table.id, wall_ms=now_us // 1000, begins=True)
+        shown = await self._shapes.shown(table)
+        message = Message(*change_message(self._targets.sink, self._origin, shown, change, now_us=now_us))
+        topic = await self._targets.ensure(self._targets.topic_of(table))
+        if not await self._hand.announce(effect.epoch, topic, message, wall_ms=now_us // 1000):
+            raise Superseded(f"changefeed {self._spec.id}: the ddl dispatcher of epoch {effect.epoch} is over")
 
     async def _is_made_by(self, key: PositionKey, epoch: int) -> bool:
         """An earlier try came so far."""

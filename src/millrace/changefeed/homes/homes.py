@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from millrace.changefeed.feeds.ports import NO_PAST, FeedHome, Past
+from millrace.changefeed.homes.floors import remove_floors
 from millrace.changefeed.homes.home import open_home
 from millrace.changefeed.homes.retold import Retold
 from millrace.changefeed.homes.rewinding import end_positions, rewind
@@ -56,3 +57,4 @@ class LogHomes:
             await end_positions(retold, stored.by_key, epoch)
         with contextlib.suppress(UnknownTopicOrPartition):
             await self._client.delete_topic(quarantine_topic(spec.id))
+        await remove_floors(self._client, spec.id)

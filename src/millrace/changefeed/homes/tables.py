@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from uuid import UUID
 
 from millrace import limits
+from millrace.changefeed.homes.bases import FeedBases
 from millrace.changefeed.homes.markers import Where, find_marker
 from millrace.changefeed.homes.patience import together
 from millrace.changefeed.homes.stored import StoredPositions
+from millrace.core.feeds.bases import Base
 from millrace.core.feeds.source_story import Told
 from millrace.core.sources.registry import table_topic
 from millrace.errors import PositionExists
@@ -24,6 +26,8 @@ from millrace.log.client import LogClient
 from millrace.log.client.positions import PositionClient
 from millrace.model.positions import Point, PositionKey
 from millrace.model.spans import Span, TableId, TablePartition
+
+Before = Callable[[Base], Awaitable[None]]
 
 
 class Topic(NamedTuple):
@@ -33,9 +37,12 @@ class Topic(NamedTuple):
 
 
 class FeedTables:
-    def __init__(self, client: LogClient, changefeed: str, stored: StoredPositions, *, epoch: int) -> None:
+    def __init__(
+        self, client: LogClient, changefeed: str, stored: StoredPositions, bases: FeedBases, *, epoch: int
+    ) -> None:
         """`epoch`: the greatest that was given out."""
         self._client, self._changefeed, self._stored, self._epoch = client, changefeed, stored, epoch
+        self._bases = bases
         self._positions = PositionClient(client)
         self._slots = asyncio.Semaphore(limits.HOME_CALLS_MAX)
         self._parts: dict[PositionKey, TablePartition] = {}
@@ -56,19 +63,33 @@ class FeedTables:
     def where(self, part: TablePartition) -> Where:
         return self.topics[part.table].name, part.partition
 
-    async def meet(self, table: TableId, told: Told) -> None:
-        """`told`: how it came. UnknownTopicOrPartition: its topic is gone."""
+    async def meet(self, table: TableId, told: Told, *, is_out: bool = False) -> bool:
+        """`told`: how it came. `is_out`: no position is made. False: it must be copied before it can begin.
+        UnknownTopicOrPartition: its topic is gone."""
         topic = await self._topic(table)
         self.topics[table] = topic
         self._told.setdefault(table, told)
         parts = [TablePartition(table, partition) for partition in range(topic.partitions)]
         self._parts |= {self.key_of(part): part for part in parts}
-        await together(self._create(part, told, self._epoch) for part in parts
-                       if self.key_of(part) not in self._stored.by_key)
+        missing = [part.partition for part in parts if self.key_of(part) not in self._stored.by_key]
+        return is_out or not missing or await self.begin_anew(Span(table, tuple(missing)), self._epoch) is not None
 
-    async def begin_anew(self, parts: Iterable[TablePartition], epoch: int) -> None:
-        """Of a table that is taken, and whose positions were forgotten."""
-        await together(self._create(part, self._told[part.table], epoch) for part in parts)
+    async def base(self, table: TableId) -> Base | None:
+        """With which it could begin now."""
+        topic = self.topics[table]
+        return await self._bases.find(table, topic.name, self._told[table], range(topic.partitions))
+
+    async def begin_anew(self, span: Span, epoch: int, before: Before | None = None) -> Base | None:
+        """Of a table that is taken, and whose positions were forgotten. `before`: of its base, before positions are
+        made. None: it must be copied first."""
+        topic, told = self.topics[span.table], self._told[span.table]
+        base = await self._bases.held(span.table, (topic.name, topic.id), told, span.partitions)
+        if base is not None:
+            if before is not None:
+                await before(base)
+            await self._bases.skip(base, epoch)
+            await together(self._create(part, told, base, epoch) for part in span.parts)
+        return base
 
     async def _topic(self, table: TableId) -> Topic:
         name = table_topic(table.source, table.oid)
@@ -76,18 +97,12 @@ class FeedTables:
             info = await self._client.topic(name)
         return Topic(name, info.id, len(info.partitions))
 
-    async def _create(self, part: TablePartition, told: Told, epoch: int) -> None:
-        key = self.key_of(part)
+    async def _create(self, part: TablePartition, told: Told, base: Base, epoch: int) -> None:
+        key, at = self.key_of(part), base.offsets[part.partition]
         async with self._slots:
-            at = await self._beginning(self.where(part), told)
-            resolved = max(told.change.commit_lsn - 1, 0)
+            if told.has_marker and base.at is None:          # renamed into the rules: it begins where that is said
+                at = await find_marker(self._client, self.where(part), at, told.marker)
+            resolved = base.at.lsn if base.at is not None else max(told.change.commit_lsn - 1, 0)
             writer_id = await self._client.new_writer_id()
             with contextlib.suppress(PositionExists):        # another maintainer was faster
                 await self._positions.create(key, epoch=epoch, at=Point(at, 0), resolved=resolved, writer_id=writer_id)
-
-    async def _beginning(self, where: Where, told: Told) -> int:
-        """A table that was renamed into the rules begins at the marker that says so."""
-        start, _ = await self._client.ends(*where)
-        if not told.has_marker:
-            return start
-        return await find_marker(self._client, where, max(start, told.floors.get(where[1], 0)), told.marker)

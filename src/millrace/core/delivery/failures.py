@@ -18,7 +18,9 @@ from millrace.core.feeds.states import classify
 from millrace.errors import (
     DeliveryError,
     DeliveryTransient,
+    LogReleased,
     MillraceError,
+    OffsetOutOfRange,
     RowRefused,
     TableRefused,
     Unreachable,
@@ -80,6 +82,8 @@ def of_ours(error: MillraceError) -> DeliveryError:
     """The same for an error of our own."""
     if isinstance(error, DeliveryError):
         return error
+    if isinstance(error, OffsetOutOfRange):              # whoever holds the floors says whether that is so
+        return LogReleased(str(error))
     if isinstance(error, Unreachable):
         return DeliveryTransient(str(error))
     found = of_code(error.kafka_code, str(error))

@@ -74,6 +74,9 @@ def held(
             if end.partition >= 0:                       # of the ddl position, others name isolated tables
                 kept = end.topic_id == around.quarantine
                 need(TopicPartition(end.topic_id, end.partition), 0 if kept else end.offset)
+    for key, is_in in around.copies.items():
+        if not is_in and key not in stored:              # whoever first meets it begins with its first record
+            need(TopicPartition(key.topic_id, key.partition), 0)
     return floors
 
 

@@ -11,6 +11,7 @@ told before anything else of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from uuid import UUID
@@ -79,6 +80,10 @@ class SourceStory:
     def versions(self) -> list[TableSchema]:
         """Of all tables of the source, taken or not."""
         return list(self._versions.values())
+
+    def ends_of(self, oid: Oid) -> Mapping[int, int]:
+        """That marks have named last."""
+        return self._ends.get(oid, {})
 
     def replay(self, offset: int, record: ProgressRecord) -> Told | None:
         match record:

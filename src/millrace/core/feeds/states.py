@@ -22,6 +22,8 @@ from millrace.model.changefeeds import ErrorClass, FeedError, FeedStateName
 from millrace.model.feed_messages import DispatcherReport
 from millrace.model.spans import SpanId, TableId
 
+LOG_GONE = "log_released"               # of an error: what a position needs was not in the log
+
 # By code of the error; what is not named here may be over by itself.
 CLASSES: Mapping[str, ErrorClass] = {
     "dispatcher_stuck": "restart",
@@ -86,6 +88,11 @@ class Health:
 
     def to_isolate(self) -> set[TableId]:
         return {e.table for e in self._standing.values() if e.kind == "isolate" and e.table is not None}
+
+    @property
+    def doubts_log(self) -> bool:
+        """Somebody did not find what it needs there [F10]."""
+        return any(error.code == LOG_GONE for error in self._standing.values())
 
     def fatal(self) -> FeedError | None:
         return next((error for error in self._standing.values() if error.kind == "fail"), None)

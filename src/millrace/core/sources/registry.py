@@ -79,6 +79,12 @@ def topic_prefix(source: str) -> str:
     return f"__millrace.{source}."
 
 
+def kept_configs(spec: SourceSpec, *, is_copy: bool) -> dict[str, str]:
+    """Retention of its tables' topics: what nobody holds goes (F10). A copy goes by age alone: it is put as a whole."""
+    keep_ms = spec.keep_s * 1000 if spec.keep_s >= 0 else -1
+    return {"retention.ms": str(keep_ms), "retention.bytes": str(-1 if is_copy else spec.keep_bytes)}
+
+
 def slot_name(spec: SourceSpec) -> str:
     """A slot's name has no '-'."""
     return spec.slot or f"millrace_{spec.name}".replace("-", "_")
@@ -171,6 +177,9 @@ def _check_spec(spec: SourceSpec) -> None:
         raise InvalidRequest(f"partitions {spec.partitions}: 1 to {_PARTITIONS_MAX}, or 0 for a number by size")
     if spec.wal_budget_bytes < 0:
         raise InvalidRequest(f"wal_budget_bytes {spec.wal_budget_bytes}: not below 0")
+    for what, kept in (("keep_s", spec.keep_s), ("keep_bytes", spec.keep_bytes)):
+        if kept < -1:
+            raise InvalidRequest(f"{what} {kept}: not below 0, or -1 for all")
 
 
 # -- one source's part -----------------------------------------------------------------------------------------------

@@ -7,18 +7,22 @@ like any other; a claim without an answer is asked again, and the same execution
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Sequence
 
 from millrace.core.delivery.positions import Commit
-from millrace.errors import Refused
+from millrace.core.feeds.floors import owner as floors_owner
+from millrace.errors import Refused, Superseded
 from millrace.log.client import LogClient
+from millrace.log.client.floors import FloorClient
 from millrace.log.client.positions import PositionClient
+from millrace.model.ids import TopicPartition
 from millrace.model.positions import Claim, PositionKey, StoredPosition, TargetEnd
 
 
 class LogHome:
     def __init__(self, client: LogClient) -> None:
-        self._positions = PositionClient(client)
+        self._client, self._positions = client, PositionClient(client)
 
     async def take(self, key: PositionKey, epoch: int, *, new_writer_id: int | None) -> StoredPosition:
         return await self._positions.take(key, epoch, new_writer_id=new_writer_id)
@@ -27,7 +31,15 @@ class LogHome:
         await self._positions.commit(key, commit)
 
     async def hold(self, key: PositionKey, epoch: int, ends: tuple[TargetEnd, ...]) -> None:
-        """Nothing is deleted from topics yet, so every end is held [F10]."""
+        """Under the epoch of whoever maintains the changefeed: it reads these ends once they are stored, and moves
+        their floors from then on [F10]. What is gone by then is not held: whoever asks looks where the log begins."""
+        floors, owner = FloorClient(self._client), floors_owner(key.changefeed)
+        wanted = {TopicPartition(end.topic_id, end.partition): end.offset for end in ends}
+        while True:
+            present = (await floors.of_owner(owner)).epoch
+            with contextlib.suppress(Superseded):        # another maintainer came in between
+                await floors.set(owner, max(present, 0), wanted)
+                return
 
     async def claim(self, claims: Sequence[tuple[PositionKey, Claim]]) -> Collection[int]:
         granted = await asyncio.gather(*(self._granted(key, claim) for key, claim in claims))

@@ -22,7 +22,7 @@ import structlog
 from millrace.core.backoff import wait_after
 from millrace.core.decision import SourceDecision
 from millrace.core.sources.copies import Attempt, ChunkId, Copies, Copy, Kind, Task
-from millrace.core.sources.registry import SourceState, progress_topic
+from millrace.core.sources.registry import SourceState, kept_configs, progress_topic
 from millrace.errors import MillraceError, TopicExists
 from millrace.limits import (
     COPY_ATTEMPTS_MAX,
@@ -147,7 +147,8 @@ class Copier:
 
     async def _ensure_topic(self, copy: Copy) -> None:
         with contextlib.suppress(TopicExists):
-            await self._host.client.create_topic(copy.topic, partitions=copy.partitions, configs=TOPIC_CONFIGS)
+            configs = {**TOPIC_CONFIGS, **kept_configs(self._host.spec, is_copy=True)}
+            await self._host.client.create_topic(copy.topic, partitions=copy.partitions, configs=configs)
 
     # -- for the reader ----------------------------------------------------------------------------------------------
 

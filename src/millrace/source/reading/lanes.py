@@ -8,7 +8,7 @@ it [L28, S3]; the first append that fails for good ends the reader (`failed`), s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from millrace import limits
@@ -22,9 +22,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 64                          # fences and look-ups under way: a source of 10,000 partitions starts in seconds
-# Nothing of a source goes by age: whoever reads it says what it no longer needs (F10), and schemas outlive the last
-# batch that uses them [S7].
-TOPIC_CONFIGS = {"max.message.bytes": str(limits.BATCH_BYTES_CEILING), "retention.ms": "-1"}
+# Nothing of `progress` goes: schemas outlive the last batch that uses them [S7]. What of the others goes is the
+# source's to say (kept_configs), and never above what somebody holds (F10).
+TOPIC_CONFIGS = {"max.message.bytes": str(limits.BATCH_BYTES_CEILING), "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 class Opened(NamedTuple):
@@ -42,9 +42,11 @@ class EpochUsed(MillraceError):
 
 
 class Lanes:
-    def __init__(self, client: LogClient, *, progress: str, fences: Sequence[tuple[int, int]]) -> None:
-        """`fences`: (writer id, epoch) pairs, ours last."""
-        self._client, self._progress_topic, self._fences = client, progress, tuple(fences)
+    def __init__(
+        self, client: LogClient, *, progress: str, fences: Sequence[tuple[int, int]], kept: Mapping[str, str] = {}
+    ) -> None:
+        """`fences`: (writer id, epoch) pairs, ours last. `kept`: what tables' topics are made with, besides."""
+        self._client, self._progress_topic, self._fences, self._kept = client, progress, tuple(fences), kept
         self._writers: dict[P, Writer] = {}
         self._progress: Writer | None = None
         self._room = asyncio.Event()
@@ -58,7 +60,7 @@ class Lanes:
     # -- opening ---------------------------------------------------------------------------------------------------
 
     async def open_progress(self) -> Opened:
-        await self.make_topic(self._progress_topic, partitions=1)
+        await self._make_topic(self._progress_topic, partitions=1)
         opened = await self._fence(self._progress_topic, 0)
         self._progress = self._writer(self._progress_topic, 0)
         return opened
@@ -66,7 +68,8 @@ class Lanes:
     async def open_tables(self, tables: Iterable[Table]) -> dict[P, Opened]:
         """Topics that are missing are made. Concurrently; nothing is written before all are fenced."""
         wanted = [table for table in tables if (table.oid, 0) not in self._writers]
-        await at_once(lambda table: self.make_topic(table.topic, partitions=table.partitions), wanted)
+        await at_once(lambda table: self._make_topic(table.topic, partitions=table.partitions, configs=self._kept),
+                      wanted)
         places = [(table, number) for table in wanted for number in range(table.partitions)]
         found = await at_once(lambda place: self._fence(place[0].topic, place[1], alone=True), places)
         opened: dict[P, Opened] = {}
@@ -75,9 +78,9 @@ class Lanes:
             opened[table.oid, number] = one
         return opened
 
-    async def make_topic(self, name: str, *, partitions: int) -> None:
+    async def _make_topic(self, name: str, *, partitions: int, configs: Mapping[str, str] = {}) -> None:
         try:
-            await self._client.create_topic(name, partitions=partitions, configs=TOPIC_CONFIGS)
+            await self._client.create_topic(name, partitions=partitions, configs={**TOPIC_CONFIGS, **configs})
         except TopicExists:
             pass
 

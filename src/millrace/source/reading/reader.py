@@ -24,7 +24,7 @@ from millrace.core.backoff import wait_after
 from millrace.core.sources.copies import Attempt
 from millrace.core.sources.keeper import uncopied
 from millrace.core.sources.reader import Broken, Resume, ServerFacts, judge
-from millrace.core.sources.registry import SourceState, progress_topic
+from millrace.core.sources.registry import SourceState, kept_configs, progress_topic
 from millrace.errors import (
     Deposed,
     InvalidProducerEpoch,
@@ -52,6 +52,7 @@ from millrace.source.database.guard import SlotGuard, free_slot, server_facts, s
 from millrace.source.database.setup import Setup
 from millrace.source.database.watch import SlotWatch
 from millrace.source.reading.debts import Debts
+from millrace.source.reading.floors import ReaderFloors
 from millrace.source.reading.keeper import Keeper
 from millrace.source.reading.lanes import EpochUsed, Lanes
 from millrace.source.reading.office import SourceOffice
@@ -138,14 +139,17 @@ class SourceReader:
 
     async def run(self) -> None:
         """Never returns: raises what ended it. Cancel it to stop."""
-        watching = asyncio.create_task(self._watch.run(), name=f"slot of {self._spec.name}")
+        beside = [asyncio.create_task(self._watch.run(), name=f"slot of {self._spec.name}")]
         try:
             shared = await self._open()
+            floors = ReaderFloors(self._client, self._spec.name, self._epoch)
+            beside.append(asyncio.create_task(floors.follow(shared), name=f"floors of {self._spec.name}"))
             await self._live(shared)
         finally:
             self._say("stopping", self._status.why)
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             await self._stop_copier()
             if self._shared is not None:
                 self._shared.spool.clear()
@@ -158,7 +162,8 @@ class SourceReader:
         await self._office.open(self._candidate)
         await self._take_writer()
         self._say("starting", "fences and reads its partitions of the log")
-        lanes = Lanes(self._client, progress=progress_topic(self._spec.name), fences=self.state.fences(self._epoch))
+        lanes = Lanes(self._client, progress=progress_topic(self._spec.name), fences=self.state.fences(self._epoch),
+                      kept=kept_configs(self._spec, is_copy=False))
         self._shared = Shared(
             source=self._spec.name, epoch=self._epoch, clock=self._ports.clock, lanes=lanes,
             spool=Spool(self._spool_dir), status=self._status, partitions={},

@@ -23,7 +23,7 @@ def at(offset: int, *ends: TargetEnd, closed: bool = False) -> StoredPosition:
     return StoredPosition(1, offset, 0, ends, WRITERS, closed=closed)
 
 
-def around(end: int = 1000, *copies: int, is_in: bool = False) -> Around:
+def around(end: int = 1000, *copies: int, is_in: bool = True) -> Around:
     return Around(key(PROGRESS), {key(TABLE): Stream(end, copies)}, {key(COPY): is_in}, QUARANTINE)
 
 
@@ -34,13 +34,14 @@ def tp(topic: UUID, partition: int = 0) -> TopicPartition:
 def test_F10_a_position_holds_its_partition_its_targets_and_its_copies() -> None:
     stored = {key(TABLE): at(40, TargetEnd(TARGET, 1, 9), TargetEnd(QUARANTINE, 0, 3)), key(COPY): at(1 << 40),
               key(PROGRESS): at(17, TargetEnd(TARGET, 0, 4), TargetEnd(UUID(int=99), -1, 12))}
-    assert held(stored, around()) == {
+    assert held(stored, around(is_in=False)) == {
         tp(TABLE): 40, tp(COPY): 0, tp(PROGRESS): 12, tp(TARGET, 1): 9, tp(TARGET, 0): 4, tp(QUARANTINE): 0}
 
 
 def test_F10_a_copy_that_is_in_and_a_position_that_is_closed_hold_nothing() -> None:
     stored = {key(COPY): at(5), key(TABLE): at(3, TargetEnd(TARGET, 0, 1), closed=True)}
-    assert held(stored, around(is_in=True)) == {}
+    assert held(stored, around()) == {}
+    assert held({}, around(is_in=False)) == {tp(COPY): 0}, "nobody has begun with it, somebody will"
 
 
 def test_S5_F10_a_floor_waits_for_windows_and_for_marks_that_nobody_has_read_yet() -> None:
