@@ -42,6 +42,8 @@ def _maintained(machines: dict[str, Maintainer], now: float) -> Iterator[Metric]
     yield families("millrace_changefeed_isolated_tables", [
         ((feed,), len(machine.ddl.position.isolated)) for feed, machine in machines.items()
         if machine.ddl.position is not None])
+    yield families("millrace_changefeed_needs_copy_tables", [
+        ((feed,), len(machine.state.needs)) for feed, machine in machines.items()])
     blockers = {feed: machine.blockers() for feed, machine in machines.items()}
     yield families("millrace_changefeed_blockers", [((feed,), len(found)) for feed, found in blockers.items()])
     yield families("millrace_changefeed_oldest_blocker_seconds", [

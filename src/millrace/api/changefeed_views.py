@@ -16,6 +16,7 @@ from millrace.model.changefeeds import ChangefeedSpec, TableSettings
 from millrace.ops.secrets import mask
 
 FIGURES = ("checkpoint", "resolved", "lag_bytes", "checkpoint_age_s", "tables_count", "isolated_count",
+           "needs_copy_count",
            "dispatchers_count", "working_count", "operators_count", "blockers_count")
 
 
@@ -67,6 +68,8 @@ def _state(entry: FeedEntry, heard: Heard | None) -> tuple[str, str]:
     state, spark = str(heard.said["state"]), heard.said["spark"]
     if state != "normal" and errors:
         return state, f"{errors[-1]['code']}: {errors[-1]['message']}"
+    if needs := heard.said["needs_copy_count"]:
+        return state, f"{needs} tables need a copy; see its tables and blockers"
     return state, f"no Spark: {spark['reason']}" if spark is not None else ""     # nothing is wrong with itself [P8]
 
 

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from millrace.api import changefeed_views as views
 from millrace.api.changefeed_checks import ChangefeedRequest, ChangefeedUpdate, check, source_tables
+from millrace.api.changefeed_floors import tell_released
 from millrace.api.changefeed_positions import find_position
 from millrace.api.forward import CHANGE_S, LOOK_AGAIN_S, by_coordinator
 from millrace.api.maintainers import hear, hear_all, spark_blockers
@@ -67,7 +68,9 @@ class Desk:
     async def described(self, warnings: list[dict[str, str]] | None = None) -> dict[str, Any]:
         entry = self.state.entry(self.name)
         heard = (await hear_all(self.capture, {self.name: entry})).get(self.name)
-        return {**views.describe(entry, heard, self.host.machine, self.reign), "warnings": warnings or []}
+        body = {**views.describe(entry, heard, self.host.machine, self.reign), "warnings": warnings or []}
+        await tell_released(self.capture, {self.name: entry}, {self.name: body})
+        return body
 
 
 At = Callable[[Desk], Awaitable[Response]]
@@ -95,8 +98,10 @@ def at_desk(answer: At) -> Callable[[Request], Awaitable[Response]]:
 async def list_changefeeds(desk: Desk) -> Response:
     """All changefeeds with their state, checkpoint, lag and oldest blocker. `?state=`: those in this state."""
     heard = await hear_all(desk.capture, desk.state.feeds)
-    items = [views.describe(entry, heard.get(feed), desk.host.machine, desk.reign)
-             for feed, entry in sorted(desk.state.feeds.items())]
+    bodies = {feed: views.describe(entry, heard.get(feed), desk.host.machine, desk.reign)
+              for feed, entry in sorted(desk.state.feeds.items())}
+    await tell_released(desk.capture, dict(desk.state.feeds), bodies)
+    items = list(bodies.values())
     wanted = desk.request.query_params.get("state", "")
     items = [item for item in items if wanted in ("", item["state"])]
     return Json({"total": len(items), "items": items})

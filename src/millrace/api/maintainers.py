@@ -152,7 +152,7 @@ def summary(host: MaintainerHost, feeds: FeedCapture) -> dict[str, Any]:
     blockers = sorted(machine.blockers(), key=lambda blocker: blocker.since)
     return {
         **body,
-        "state": machine.health.state,
+        "state": "warning" if machine.state.needs and machine.health.state == "normal" else machine.health.state,
         **_figures(machine, now),
         "operators_count": len(machine.placing.operators),
         "blockers_count": len(blockers),
@@ -168,8 +168,8 @@ def in_full(host: MaintainerHost, feeds: FeedCapture) -> dict[str, Any]:
         return body
     return {
         **body,
-        "tables": [_table(machine, table, list(spans.values())) for table, spans in sorted(
-            machine.state.by_table.items())],
+        "tables": [_table(machine, table, list(machine.state.by_table.get(table, {}).values()))
+                   for table in sorted(machine.state.by_table.keys() | machine.state.needs.keys())],
         "operators": [
             operator_view(f"span {span_id}", operator, machine.placing.waits.get(span_id, ""), now,
                           place=machine.state.spans[span_id].place, oid=machine.state.spans[span_id].span.table.oid)
@@ -187,6 +187,7 @@ def _figures(machine: Maintainer, now: float) -> dict[str, Any]:
         "checkpoint_age_s": _age(now, machine.checkpoint_since),
         "tables_count": len(machine.state.by_table),
         "isolated_count": len(_isolated(machine)),
+        "needs_copy_count": len(machine.state.needs),
         "dispatchers_count": len(spans),
         "working_count": sum(_seen(machine, span) == "working" for span in spans),
     }
@@ -199,6 +200,7 @@ def _table(machine: Maintainer, table: TableId, spans: list[SpanState]) -> dict[
         "oid": table.oid,
         "checkpoint": None if None in positions or not positions else _lsn(min(p for p in positions if p is not None)),
         "isolated": table in _isolated(machine),
+        "needs_copy": _need(machine, table),
         "copying": any(machine.progress.owes(part) for span in spans for part in span.span.parts),
         "error": error_view(error) if error is not None else None,
         "dispatchers": [{
@@ -209,6 +211,14 @@ def _table(machine: Maintainer, table: TableId, spans: list[SpanState]) -> dict[
             "state": _seen(machine, span),
         } for span in spans],
     }
+
+
+def _need(machine: Maintainer, table: TableId) -> dict[str, Any] | None:
+    """Why it is out of the changefeed, and the next step."""
+    need = machine.state.needs.get(table)
+    if need is None:
+        return None
+    return {"why": need.why, "since_ms": str(need.wall_ms), "next_step": machine.releasing.waits_for(table)}
 
 
 def _seen(machine: Maintainer, span: SpanState) -> str:

@@ -197,10 +197,13 @@ def tables(id: str, *, dir: str = ".millrace", output: Output = "table") -> None
     path = path_of(id)
     found = Api.of(dir, "capture").ask("GET", f"{path}/tables")
     columns = ("table", "checkpoint", "isolated", "span", "partitions", "capture", "state", "error")
-    show(found, output, table_of(columns, [
+    rows: list[tuple[Any, ...]] = [
         (t["table"] or t["oid"], t["checkpoint"], "yes" if t["isolated"] else "", d["span"], len(d["partitions"]),
          d["capture"], d["state"], t["error"]["code"] if t["error"] else "")
-        for t in found["items"] for d in t["dispatchers"]]))
+        for t in found["items"] for d in t["dispatchers"]]
+    rows += [(t["table"] or t["oid"], None, "", None, None, None, "needs_copy",
+              f"{t['needs_copy']['why']}; {t['needs_copy']['next_step']}") for t in found["items"] if t["needs_copy"]]
+    show(found, output, table_of(columns, rows))
     _unknown(found, output)
 
 

@@ -134,7 +134,8 @@ def _spark_status(child: dict[str, Any], *, is_up: bool) -> dict[str, Any]:
 
 def _changefeed_status(feed: dict[str, Any]) -> dict[str, Any]:
     return {field: feed[field] for field in (
-        "id", "state", "why", "maintainer", "checkpoint", "lag_bytes", "oldest_blocker", "isolated_count")}
+        "id", "state", "why", "maintainer", "checkpoint", "lag_bytes", "oldest_blocker", "isolated_count",
+        "needs_copy_count")}
 
 
 def _seen(child: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:

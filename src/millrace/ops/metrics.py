@@ -157,6 +157,8 @@ CAPTURE_METRICS: dict[str, Measure] = {
     "millrace_changefeed_errors_total": Measure(
         COUNTER, "Errors of dispatchers that the maintainer was told of, since it began.", CHANGEFEED),
     "millrace_changefeed_isolated_tables": Measure(GAUGE, "Tables that are left behind after an error.", CHANGEFEED),
+    "millrace_changefeed_needs_copy_tables": Measure(
+        GAUGE, "Tables that are out until they are copied: what they need is not in the log.", CHANGEFEED),
     "millrace_changefeed_blockers": Measure(GAUGE, "Things that wait, as `changefeed blockers` tells.", CHANGEFEED),
     "millrace_changefeed_oldest_blocker_seconds": Measure(
         GAUGE, "How long the oldest of them waits; 0: nothing does.", CHANGEFEED),
