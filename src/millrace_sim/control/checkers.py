@@ -62,7 +62,7 @@ def _feed(world: World, host: MaintainerHost) -> list[str]:
         found.append(f"{feed} covers {len(covered)} partitions, there are {len(wanted)}")
     for part, rows in data.log.items():
         died = part.table in data.died
-        was_out = not taken(part.table) or (died and (data.rules.updates or data.rewinds))
+        was_out = not taken(part.table) or (died and (data.rules.updates or data.rewinds or data.needed))
         if data.next[part] < len(rows) - died and not was_out:
             found.append(f"{feed} {part.table.oid}/{part.partition} at {data.next[part]} of {len(rows)}")
     left = [change for change in data.rules.now.told(data.changes) if change.number >= data.ddl.next]

@@ -25,9 +25,11 @@ from millrace.model.changefeeds import (
     SpansReplaced,
     SpecSettled,
     TableEnds,
+    TableNeedsCopy,
 )
 from millrace.model.spans import Span, SpanId, TableId, TablePartition
 from millrace_sim.checkers import Violation
+from millrace_sim.control.keeping import Keeping
 from millrace_sim.control.rules import SOURCE, FeedRules
 
 ROUND_RECORDS = 4
@@ -65,6 +67,9 @@ class FeedData:
         self.since = dict.fromkeys(self.tables, 0)               # changes before it passed while the table was out
         self.joined: dict[TableId, int] = {}                     # behind the checkpoint, which was this
         self.rewinds = 0
+        self.needs: set[TableId] = set()                         # out until they are copied
+        self.needed: set[TableId] = set()                        # that ever were
+        self.kept = Keeping(self, flaws)
         self._given: set[int] = set()
         self._placed: set[int] = set()
 
@@ -108,7 +113,10 @@ class FeedData:
     def positions(self, takes: Callable[[TableId], bool] = lambda table: True) -> dict[TablePartition, Committed]:
         """Of tables that are taken, and not over."""
         return {part: self._committed(part) for part in self.log
-                if takes(part.table) and self.died.get(part.table, len(self.changes)) >= self.ddl.of(part.table)}
+                if takes(part.table) and not self.is_over(part.table)}
+
+    def is_over(self, table: TableId) -> bool:
+        return self.died.get(table, len(self.changes)) < self.ddl.of(table)
 
     def _committed(self, part: TablePartition) -> Committed:
         at, rows = self.next[part], self.log[part]
@@ -136,7 +144,7 @@ class FeedData:
     def forget(self, parts: tuple[TablePartition, ...], epoch: int) -> None:
         """Closed and fenced under this epoch; made anew where they begin."""
         for part in parts:
-            self._make(part, 0, epoch)
+            self.make(part, 0, epoch, held=part.table not in self.needs)
 
     def close(self, part: TablePartition | None, epoch: int) -> bool:
         """Before a rewind; None: the ddl position. Who wrote before is shut out."""
@@ -160,10 +168,11 @@ class FeedData:
         if part is None:
             self._rewind_ddl(lsn, epoch)
         else:
-            self._make(part, sum(at <= lsn for at, _ in self.log[part]), epoch)
+            self.make(part, sum(at <= lsn for at, _ in self.log[part]), epoch, held=False)
         return True
 
-    def _make(self, part: TablePartition, at: int, epoch: int) -> None:
+    def make(self, part: TablePartition, at: int, epoch: int, *, held: bool) -> None:
+        self.kept.made(part, at, held=held)
         self.next[part] = self.written[part] = at
         self.resolved[part], self.made[part] = self._resolved_at(part, at), epoch
 
@@ -280,7 +289,11 @@ class FeedData:
                 if record.rewind <= self.rewinds:
                     raise Violation(f"C4 {self.feed}: rewind {record.rewind} is recorded again")
                 self.rewinds, self.checkpoint = record.rewind, record.lsn
+                self.needs.clear()
+            case TableNeedsCopy():
+                self._needs(record)
             case SpansReplaced():
+                self.kept.moved(tuple(part for _, span in record.new for part in span.parts))
                 before = sorted(part for span_id in record.old for part in self.spans.pop(span_id).parts)
                 for span_id, span in record.new:
                     self._cover(span_id, span)
@@ -289,6 +302,7 @@ class FeedData:
             case SpanEnded():
                 del self.spans[record.id]
             case SpanPlaced():
+                self.kept.moved(self.spans[record.id].parts)
                 epoch = record.place.epoch
                 if epoch in self._placed:
                     raise Violation(f"V9 {self.feed}: epoch {epoch} placed twice")
@@ -296,10 +310,17 @@ class FeedData:
                 if epoch not in self._given:
                     self._give(epoch)
 
+    def _needs(self, record: TableNeedsCopy) -> None:
+        if record.why is None:
+            self.needs.discard(record.table)
+        else:
+            self.needs.add(record.table)
+            self.needed.add(record.table)
+
     def _joins(self, table: TableId) -> None:
         """Here for the first time, or again: then changes that it has met before are not told again."""
         self.left.discard(table)
-        if self.rules.updates and self.born[table] < self.ddl.next:
+        if (self.rules.updates or table in self.needed) and self.born[table] < self.ddl.next:
             since = max((self.ddl.next, *(number + 1 for number in self.applied[table])))
             self.since[table], self.joined[table] = since, self.checkpoint
 
@@ -325,7 +346,8 @@ class FeedData:
         """Nothing at or below it is unfinished, isolated tables aside, and those that are out or catch up."""
         recorded = {span.table for span in self.spans.values()}
         out = {table for table in self.tables
-               if table in self.left or (table not in recorded and self.rules.may_be_out(table))}
+               if table in self.left or table in self.needs
+               or (table not in recorded and (table in self.needed or self.rules.may_be_out(table)))}
         lsn, isolated = self.checkpoint, {table for table, _ in self.ddl.isolated} | out | excused.keys()
         for part, rows in self.log.items():
             last = self.died.get(part.table)

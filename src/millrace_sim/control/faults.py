@@ -8,8 +8,9 @@ import random
 class Faults:
     """Chances, and mean times between faults in seconds (0: never)."""
 
-    def __init__(self, rng: random.Random, people: random.Random) -> None:
-        """`people`: what they change has chances of its own, so that the rest of a seed's world stays as it is."""
+    def __init__(self, rng: random.Random, people: random.Random, log: random.Random) -> None:
+        """`people`, `log`: what people change, and what the log cuts, have chances of their own, so that the rest of a
+        seed's world stays as it is."""
 
         def some(chance: float, *values: float, rng: random.Random = rng) -> float:
             return rng.choice(values) if rng.random() < chance else 0.0
@@ -30,6 +31,8 @@ class Faults:
             "sick": some(0.5, 8), "split": some(0.6, 4, 10), "move": some(0.4, 4),
             "update": some(0.5, 5, 12, rng=people), "rewind": some(0.4, 8, 15, rng=people),
         }
+        self.of_log = {"log_cut": some(0.6, 0.5, 2, rng=log), "log_release": some(0.4, 6, 12, rng=log),
+                       "log_copy": some(0.6, 3, 8, rng=log)}
         self.down_s = rng.choice((1, 4, 12))
         self.late = rng.random() < 0.3                      # some captures join later
         self.forever = rng.random() < 0.4                   # one link never heals

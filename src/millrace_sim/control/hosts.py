@@ -6,10 +6,12 @@ rounds. What they have under way goes on in the world whatever becomes of their 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millrace.core.feeds import rewinding
 from millrace.core.feeds.effects import (
+    BeginTable,
     ClosePositions,
     CommitDdl,
     FailFeed,
@@ -67,6 +69,8 @@ class MaintainerHost:
             self.feed, state, capture=self.capture.id, epoch=self.epoch, now=world.now,
             session_s=SESSION_S, tables=tables, health=Health(), spec=self.spec.spec,
             changed=self.spec.changed(state.spec, self.data.tables), flaws=world.flaws)
+        if self.rewinding is None:
+            self.data.kept.register(self.epoch)
 
     @property
     def ready(self) -> bool:
@@ -90,6 +94,7 @@ class MaintainerHost:
                 machine.on_change(change)
             machine.on_mark(self.data.available, self.data.ends(), full=True)
             machine.on_positions(self.data.positions(self.spec.takes))
+            self._tell_kept(machine)
         records = machine.decide(world.now) + self._wished()
         if records and not self.write(records):
             return
@@ -97,6 +102,14 @@ class MaintainerHost:
             machine.replay(record)
         for effect in machine.effects(world.now):
             self._do(effect)
+
+    def _tell_kept(self, machine: Maintainer) -> None:
+        kept = self.data.kept
+        kept.look(self.epoch)
+        for table in filter(self.spec.takes, kept.lost()):
+            machine.releasing.lost(table, "the log was cut", 0)
+        for table in machine.state.needs:
+            machine.releasing.based(table, kept.base(table))
 
     def _wished(self) -> list[FeedRecords]:
         wish, self.wish = self.wish, None
@@ -132,11 +145,13 @@ class MaintainerHost:
                 self.ended = True
             case FailFeed():
                 world.tell_coordinator(self.capture.id, FeedFailing(self.feed, self.epoch, effect.error))
-            case TakeDdl() | WriteChange() | CommitDdl() | ClosePositions():
+            case TakeDdl() | WriteChange() | CommitDdl() | ClosePositions() | BeginTable():
                 slow = world.chance(0.2)                                 # passes go by before it lands
                 world.after(world.rng.uniform(0.5, 2.5) if slow else world.short(), self._land, self.machine, effect)
 
-    def _land(self, machine: Maintainer, effect: TakeDdl | WriteChange | CommitDdl | ClosePositions) -> None:
+    def _land(
+        self, machine: Maintainer, effect: TakeDdl | WriteChange | CommitDdl | ClosePositions | BeginTable
+    ) -> None:
         """It takes effect, or is refused, wherever its maintainer is by now; then the answer travels back."""
         world, data = self.world, self.data
         world.note(f"{self.feed} maintainer {self.epoch}: {effect}")
@@ -154,6 +169,13 @@ class MaintainerHost:
                     self._answer(machine, machine.ddl.change_written, effect, world.now)
                 else:
                     self._answer(machine, machine.ddl.unknown)
+            case BeginTable():
+                begun = data.kept.begin(effect.table, effect.made, effect.number) if effect.epoch >= data.ddl_fence else None
+                if begun is None:
+                    self._answer(machine, machine.ddl.unknown)
+                else:
+                    world.count["table begun"] += begun
+                    self._answer(machine, partial(machine.table_begun, ok=begun), effect, world.now)
             case CommitDdl():
                 if data.commit_ddl(effect.expected, effect.wanted):
                     self._count_isolation(effect)
@@ -284,6 +306,10 @@ class ManagerHost:
             dispatcher = Dispatcher(span_id, held.epoch)
             for part in held.span.parts:
                 start = data.next[part]
+                if start < data.kept.start[part]:                        # gone: nobody skips it
+                    if "released_goes_on" not in world.flaws:
+                        continue
+                    start = data.kept.start[part]
                 end = data.end_of_round(part, start)
                 if end > start:
                     tasks.append((dispatcher, part, start, end, self.skip[dispatcher].get(part, 0)))

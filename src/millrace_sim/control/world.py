@@ -47,7 +47,8 @@ class World:
     def __init__(self, seed: int, flaws: frozenset[str]) -> None:
         self.rng, self.flaws = random.Random(seed), flaws
         self.people = random.Random(f"people {seed}")
-        self.faults = Faults(self.rng, self.people)
+        self.log = random.Random(f"log {seed}")
+        self.faults = Faults(self.rng, self.people, self.log)
         self.now, self.healed = 0.0, False
         self._queue: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
         self._number = 0
@@ -272,6 +273,27 @@ class World:
             self.denied = {self.rng.choice(sorted(self.data))}
             self.after(self.rng.uniform(1, 4), self.denied.clear)
 
+    # -- the log
+    def _of_log(self, name: str, every_s: float) -> None:
+        """Until the end: also the healed world has retention."""
+        if name == "log_cut" or not self.healed:
+            self.count[f"fault {name}"] += 1
+            data = self.data[self.log.choice(sorted(self.data))]
+            if name == "log_cut":
+                data.kept.cut(self.log)
+            elif name == "log_release":
+                data.kept.release(self.log.choice(sorted(data.log)))
+            else:
+                data.kept.copy(self.log.choice(sorted(data.tables)))
+        self.after(self.log.expovariate(1 / every_s), self._of_log, name, every_s)
+
+    def _copy_needed(self) -> None:
+        """People do what they are told to: what needs a copy gets one."""
+        for data in self.data.values():
+            for table in sorted(data.needs):
+                data.kept.copy(table)
+        self.after(4.0, self._copy_needed)
+
     def _split(self, capture: Capture) -> None:
         for host in capture.maintainers.values() if capture.up else ():
             placing, by_table = host.machine.placing, host.machine.state.by_table
@@ -303,6 +325,7 @@ class World:
             self.start(capture)
             for host in capture.maintainers.values():
                 host.broken = False
+        self.after(2.0, self._copy_needed)
         for delay_s in (1.0, 20.0, 40.0):
             for feed in self.data:
                 self.after(delay_s, self.ask, lambda state, feed=feed: state.resume(feed))
@@ -334,6 +357,9 @@ class World:
         for name, every_s in self.faults.every.items():
             if every_s:
                 self.after(self.rng.expovariate(1 / every_s), self.fault, name, every_s)
+        for name, every_s in self.faults.of_log.items():
+            if every_s:
+                self.after(self.log.expovariate(1 / every_s), self._of_log, name, every_s)
         if self.faults.remove and len(self.data) > 1:
             self.after(self.rng.uniform(5, FAULTS_S), self._remove)
         if self.faults.forever and len(self.captures) > 2:

@@ -10,7 +10,7 @@ maintainer holds them; those of the log's client. Promise: whoever holds at the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from millrace.core.feeds import floors
 from millrace.errors import Superseded, UnknownTopicOrPartition
@@ -27,6 +27,8 @@ class FeedFloors:
         self._doubted: frozenset[TopicPartition] = frozenset()
         self._asked: dict[TopicPartition, int] = {}          # to be held by the next call
         self._answers: dict[TopicPartition, int | None] = {}  # gone up to there; None: held
+        self._held: dict[TopicPartition, int] = {}           # since the last look
+        self._fresh: dict[TopicPartition, int] = {}          # between the two before
         self._calling = asyncio.Lock()
 
     async def register(self, wanted: Floors) -> dict[TopicPartition, str]:
@@ -57,9 +59,17 @@ class FeedFloors:
         if holding.unknown:
             raise UnknownTopicOrPartition(f"no floor for {', '.join(map(str, holding.unknown))}")
         self._answers.update({tp: holding.gone.get(tp) for tp in asked})
+        self._held |= {tp: offset for tp, offset in asked.items() if tp not in holding.gone}
 
-    async def look(self, wanted: Floors, *, thorough: bool) -> dict[TopicPartition, str]:
-        """What is lost of it. `thorough`: somebody doubts that all of it is there."""
+    async def look(self, wanted_now: Callable[[], Floors], *, thorough: bool) -> dict[TopicPartition, str]:
+        """What is lost of it. `thorough`: somebody doubts that all of it is there. What was held a moment ago stays
+        there: that its position was made anew may not have been read yet."""
+        async with self._calling:
+            fresh, self._fresh = self._fresh, self._held
+            self._held = {}
+            return await self._look({**wanted_now(), **fresh, **self._fresh}, thorough=thorough)
+
+    async def _look(self, wanted: Floors, *, thorough: bool) -> dict[TopicPartition, str]:
         holding = await self._client.of_owner(self._owner)
         if holding.epoch > self._epoch:
             raise Superseded(f"floors of {self._owner}: epoch {holding.epoch} stands, this is {self._epoch}")
@@ -75,7 +85,8 @@ class FeedFloors:
 
     async def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Positions that are forgotten hold nothing, and what was released of them is over."""
-        await self._client.remove(self._owner, self._epoch, tuple(partitions))
+        async with self._calling:
+            await self._client.remove(self._owner, self._epoch, tuple(partitions))
 
 
 async def remove_floors(client: LogClient, changefeed: str) -> None:

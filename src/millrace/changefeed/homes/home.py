@@ -272,10 +272,11 @@ class LogFeedHome:
             return None
         try:
             base = await self._known.begin_anew(
-                span, effect.made, partial(self._truncate, effect) if effect.truncates else None)
+                span, effect.made, partial(self._truncate, effect) if effect.truncates else None, upto=effect.number)
         except Superseded:
             return None
         if base is None:
+            await self._keeping.look_for_base(table)
             return False
         self._keeping.out.discard(table)
         self._standing.note_table(table)

@@ -83,7 +83,12 @@ class Keeping:
             for part in (TablePartition(table, partition) for partition in range(topic.partitions)):
                 streams[self._tables.key_of(part)] = Stream(ends.get(part.partition, 0), self._copies.begun(part))
                 copies |= self._copies.are_in(part)
-        return held(self._stored.by_key, Around(self._key, streams, copies, self._quarantine))
+        stored = {key: position for key, position in self._stored.by_key.items() if self._table_of(key) not in self.out}
+        return held(stored, Around(self._key, streams, copies, self._quarantine))
+
+    def _table_of(self, key: PositionKey) -> TableId | None:
+        part = self._tables.part_of(key) or self._copies.part_of(key)
+        return part.table if part is not None else None
 
     async def begin(self) -> None:
         """Registered first, then looked at: whatever the answer does not name as lost is kept."""
@@ -105,15 +110,15 @@ class Keeping:
     async def _look(self, *, thorough: bool) -> None:
         await self._find_quarantine()
         self._books = {book.number for table in self._tables.topics for book in self._copies.of(table)}
-        self._tell_lost(await self._floors.look(self.wanted(), thorough=thorough))
+        self._tell_lost(await self._floors.look(self.wanted, thorough=thorough))
 
     def _tell_lost(self, lost: Mapping[TopicPartition, str]) -> None:
         """Of targets nothing is said: a take-over that cannot scan them tells so itself [K3]."""
         for tp, why in lost.items():
             key = PositionKey(self._key.changefeed, tp.topic_id, tp.partition)
-            part = self._tables.part_of(key) or self._copies.part_of(key)
-            if part is not None:
-                self.lose(part.table, f"partition {part.partition}: {why}")
+            table = self._table_of(key)
+            if table is not None:
+                self.lose(table, f"partition {tp.partition}: {why}")
             else:
                 log.warning("a floor is not held", feed=key.changefeed, partition=str(tp), why=why)
 

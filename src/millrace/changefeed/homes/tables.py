@@ -79,11 +79,15 @@ class FeedTables:
         topic = self.topics[table]
         return await self._bases.find(table, topic.name, self._told[table], range(topic.partitions))
 
-    async def begin_anew(self, span: Span, epoch: int, before: Before | None = None) -> Base | None:
+    async def begin_anew(
+        self, span: Span, epoch: int, before: Before | None = None, *, upto: int | None = None
+    ) -> Base | None:
         """Of a table that is taken, and whose positions were forgotten. `before`: of its base, before positions are
-        made. None: it must be copied first."""
+        made. `upto`: its base may have this number at most. None: it must be copied first."""
         topic, told = self.topics[span.table], self._told[span.table]
         base = await self._bases.held(span.table, (topic.name, topic.id), told, span.partitions)
+        if base is not None and upto is not None and base.number > upto:
+            return None
         if base is not None:
             if before is not None:
                 await before(base)

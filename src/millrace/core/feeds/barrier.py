@@ -155,6 +155,8 @@ class DdlDispatcher:
     def counts(self, table: TableId) -> bool:
         """Whether the changefeed's checkpoint must wait for it."""
         assert self.position is not None
+        if table in self._state.needs:
+            return False
         if any(table == isolated for isolated, _ in self.position.isolated):
             return table in self._rejoining() and "rejoin_uncounted" not in self._flaws
         return not self.ended(table)
@@ -209,9 +211,9 @@ class DdlDispatcher:
             return []
         records: list[FeedRecords] = []
         for table in change.tables:
-            if table in self._state.needs:
-                continue                                 # it is out, and begins by itself
-            if change.kind == "create" and "create_late" not in self._flaws and not self._state.knows(table):
+            is_out = table in self._state.needs          # it begins by itself, when it is copied
+            if change.kind == "create" and "create_late" not in self._flaws and not (
+                    is_out or self._state.knows(table)):
                 fresh = self._state.next_id + len(records)
                 records.append(SpanRecorded(fresh, whole(table, change.partitions), change.number))
             if change.kind == "drop" and "drop_late" not in self._flaws and table not in self._state.ends:

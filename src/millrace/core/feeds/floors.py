@@ -25,8 +25,6 @@ from millrace.model.ids import TopicPartition
 from millrace.model.positions import PositionKey, StoredPosition
 
 FLAWS = {
-    "floor_early": "a floor moves to where a round will have come, before that is committed [F10]",
-    "floor_dropped": "a floor goes when its span is moved, split or merged [F10]",
     "floor_windows": "a floor does not wait for copies that are under way [F10, S5]",
 }
 

@@ -58,9 +58,10 @@ class Releasing:
         lost, self._lost = self._lost, {}
         records: list[FeedRecords] = []
         for table, (why, wall_ms) in lost.items():
-            if table in self._state.needs or "released_goes_on" in self._flaws:
-                continue
             there = table in self._state.by_table
+            is_over = not there and self._state.ends.get(table, LEFT) != LEFT
+            if table in self._state.needs or is_over or "released_goes_on" in self._flaws:
+                continue
             records.append(TableNeedsCopy(table, why, told=there, wall_ms=wall_ms))
             if there and self._state.ends.get(table) != LEFT:
                 records.append(TableEnds(table, LEFT))
@@ -75,6 +76,10 @@ class Releasing:
                     if table not in taken and table not in self._ddl.coming() and table not in self._state.by_table]
         if unwanted:
             return [TableNeedsCopy(table, None) for table in unwanted]
+        stays = [table for table in self._state.needs
+                 if table in self._state.by_table and self._state.ends.get(table) != LEFT]
+        if stays:                                            # it was recorded anew while it was being lost
+            return [TableEnds(table, LEFT) for table in stays]
         return self._begun(taken) or self._beginning(taken)
 
     def _begun(self, taken: Mapping[TableId, int]) -> list[FeedRecords]:
@@ -90,7 +95,8 @@ class Releasing:
         records: list[FeedRecords] = []
         for table in islice(ready, limits.SCHEDULE_BATCH_MAX):
             records.append(self._placing.take_epoch())
-            self._ddl.begins[table] = BeginTable(0, table, self._placing.counter, self._state.needs[table].told)
+            self._ddl.begins[table] = BeginTable(
+                0, table, self._placing.counter, self._bases[table], self._state.needs[table].told)
         return records
 
     def _may_begin(self, table: TableId) -> bool:

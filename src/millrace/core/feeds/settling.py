@@ -86,7 +86,7 @@ class Settling:
         """Going back has undone the making of a table that had joined when it was there: now it comes with its change.
         Nobody is placed after going back, and so there is nobody to be stopped."""
         records: list[FeedRecords] = []
-        for table in sorted(coming.keys() & self._state.by_table.keys()):
+        for table in sorted(coming.keys() & self._state.by_table.keys() - self._state.needs.keys()):
             for span in self._state.by_table[table].values():
                 if span.born < coming[table] and span.place is None:
                     records += (SpanEnded(span.id), SpanRecorded(self._placing.take_id(), span.span, coming[table]))

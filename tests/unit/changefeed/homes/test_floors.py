@@ -78,18 +78,22 @@ def test_F10_only_what_moved_is_set_and_a_former_maintainer_sets_nothing(tmp_pat
         tp = await shop(log)
         client = FloorClient(log.client)
         floors = FeedFloors(log.client, FEED, 7)
-        assert await floors.hold({tp: 2})
         assert await floors.register({tp: 3}) == {}
-        assert await floors.look({tp: 3}, thorough=False) == {}
-        assert await floors.look({}, thorough=False) == {}
+        assert await floors.look(lambda: {tp: 3}, thorough=False) == {}
+        assert await floors.look(dict, thorough=False) == {}
         assert (await held(log)) == {tp: 3}, "at the second look"
-        assert await floors.look({}, thorough=False) == {}
+        assert await floors.look(dict, thorough=False) == {}
         assert (await held(log)) == {}
         assert await floors.hold({tp: 1}), "of another position, later"
         assert await floors.hold({tp: 0}), "also further back, where no position stands any more"
         assert (await held(log)) == {tp: 0}
+        for _ in range(2):                                   # of a position that is no more, and that we still know of
+            assert await floors.look(lambda: {tp: 3}, thorough=False) == {}
+            assert (await held(log)) == {tp: 0}
+        assert await floors.look(lambda: {tp: 3}, thorough=False) == {}
+        assert (await held(log)) == {tp: 3}
         await client.set(owner(FEED), 8, {})
-        for call in (floors.look({tp: 4}, thorough=False), floors.hold({tp: 4}), floors.drop([tp])):
+        for call in (floors.look(lambda: {tp: 4}, thorough=False), floors.hold({tp: 4}), floors.drop([tp])):
             try:
                 await call
             except Superseded:

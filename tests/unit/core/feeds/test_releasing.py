@@ -83,7 +83,7 @@ def test_F10_it_begins_anew_with_its_copy_under_a_fresh_epoch() -> None:
     before = feed.state.epoch
     assert feed.write(feed.releasing.step()) == [EpochsTaken(before + 1)]
     effect = feed.ddl.next_effect()
-    assert effect == BeginTable(10, T, before + 1, truncates=True)
+    assert effect == BeginTable(10, T, before + 1, 7, truncates=True)
     assert feed.ddl.next_effect() is None, "one at a time"
     feed.ddl.table_begun(effect, 1.0, ok=True)
     span, over = feed.write(feed.releasing.step())
