@@ -16,7 +16,9 @@ import signal
 from typing import TYPE_CHECKING
 
 from millrace.api.app import HttpServer, build
+from millrace.core import retention
 from millrace.core.admin import Defaults
+from millrace.core.retention import Budget, RetentionConfig
 from millrace.errors import ConfigError, DiskFull
 from millrace.log.broker import Broker
 from millrace.log.config import BrokerConfig
@@ -194,7 +196,26 @@ def broker_config(config: Config, broker_id: int) -> BrokerConfig:
         replica_lag_s=broker.replica_lag_s,
         disk_used_max=broker.disk_used_max,
         log_file_bytes=broker.log_file_bytes,
+        retention=retention_config(config),
     )
+
+
+def retention_config(config: Config) -> RetentionConfig:
+    broker = config.broker
+    return RetentionConfig(
+        defaults=retention.Defaults(broker.retention_ms, broker.retention_bytes),
+        check_s=broker.retention_check_s,
+        floor_share=broker.floor_disk_share,
+        floor_age_ms=_ms(broker.floor_age_s),
+        budgets={
+            kind: Budget(int(held_bytes), _ms(int(age_s)))
+            for kind, held_bytes, age_s in (text.split(":") for text in broker.floor_budgets)
+        },
+    )
+
+
+def _ms(seconds: int) -> int:
+    return seconds * 1000 if seconds >= 0 else retention.NO_LIMIT
 
 
 def kafka_options(config: Config) -> KafkaOptions:

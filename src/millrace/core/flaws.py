@@ -21,6 +21,10 @@ class Flaws:
     leader_owned_isr: bool = False          # the leader changes the ISR alone, without compare-and-set
     heartbeat_overwrites: bool = False      # a heartbeat's reports overwrite what the controller decided
     leo_before_disk: bool = False           # LEO moves before the data is durable
+    cut_above_hw: bool = False              # a recorded log start is carried out above the high watermark
+    cut_above_floor: bool = False           # a log start is recorded whatever floors stand there
+    cut_unrecorded: bool = False            # a leader cuts by the floors it knows, without asking the controller
+    writers_forgotten: bool = False         # a follower that starts over is told nothing of writers
 
 
 NO_FLAWS = Flaws()

@@ -1,37 +1,16 @@
 """Floors of the log: who still needs which partition, from where on; and how far each log was cut [L23, F10].
 
-    set, below the log start ......... not registered; the answer names the log start: the holder has lost
-    set, epoch as before ............. a floor only moves forward; a lower place changes nothing
-    set, greater epoch ............... a registration anew: any place, also after a release
-    set or remove, lower epoch ....... refused: somebody else is the owner now
-    released ......................... by the controller, with a reason; stays so until a greater epoch registers anew
-    topic deleted .................... its floors go with it
-
-In: calls and the replayed ClusterState. Out: Decision(records, FloorsTold); `replay` is the only mutation. A log's
-start is recorded here before any replica is cut [decision 0011], so a floor that stands holds for every replica, and
-whoever registers learns in the same answer whether what it needs is still there.
+In: the controller's records. Out: the floors on a partition, of an owner; where logs start. Floors go with their topic.
+Replaying is the only mutation; core.floor_calls decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from millrace import limits
-from millrace.core.decision import Decision
-from millrace.errors import InvalidRequest, PolicyViolation, Superseded
-from millrace.model.floors import (
-    AnyFloorCall,
-    Floor,
-    FloorAt,
-    FloorsTold,
-    OwnerFloors,
-    ReadFloors,
-    Released,
-    RemoveFloors,
-    SetFloors,
-)
+from millrace.model.floors import Floor, FloorAt, OwnerFloors, Released
 from millrace.model.ids import TopicId, TopicPartition
 from millrace.model.records import (
     ControllerRecord,
@@ -40,9 +19,6 @@ from millrace.model.records import (
     FloorsSet,
     LogStartsAdvanced,
 )
-
-if TYPE_CHECKING:
-    from millrace.core.cluster import ClusterState
 
 NO_FLOORS: dict[str, int] = {}
 
@@ -197,7 +173,7 @@ class Floors:
         full = [owner for owner in self.owners.values() if not owner.is_empty]
         for owner in [*full, *(self.owners[name] for name in self._empty)]:
             at = [FloorAt(*tp, offset) for tp, offset in owner.floors.items()]
-            records += [FloorsSet(owner.name, owner.epoch, part) for part in _parts(at)] or [
+            records += [FloorsSet(owner.name, owner.epoch, part) for part in parts(at)] or [
                 FloorsSet(owner.name, owner.epoch, ())
             ]
             records += [
@@ -205,110 +181,9 @@ class Floors:
                 for tp, r in owner.released.items()
             ]
         starts = [FloorAt(*tp, offset) for tp, offset in self.log_starts.items()]
-        return records + [LogStartsAdvanced(part) for part in _parts(starts)]
+        return records + [LogStartsAdvanced(part) for part in parts(starts)]
 
 
-# -- calls -------------------------------------------------------------------------------------------------------------
-def decide(state: ClusterState, call: AnyFloorCall) -> Decision[FloorsTold]:
-    match call:
-        case SetFloors():
-            return _set(state, call)
-        case RemoveFloors():
-            return _remove(state, call)
-        case ReadFloors():
-            return Decision((), FloorsTold(_read(state.floors, call)))
-
-
-def _set(state: ClusterState, call: SetFloors) -> Decision[FloorsTold]:
-    _check(call)
-    floors = state.floors
-    owner = _owner(floors, call.owner, call.epoch)
-    anew = owner is None or call.epoch > owner.epoch
-    moved: dict[TopicPartition, FloorAt] = {}
-    gone: dict[TopicPartition, FloorAt] = {}
-    unknown: dict[TopicPartition, None] = {}
-    for one in call.floors:
-        tp = one.tp
-        if state.partition(tp) is None:
-            unknown[tp] = None
-        elif not anew and owner is not None and (tp in owner.released or one.offset <= owner.floors.get(tp, -1)):
-            continue                        # taken away, or there already
-        elif one.offset < floors.log_start(tp):
-            gone[tp] = FloorAt(*tp, floors.log_start(tp))
-        else:
-            moved[tp] = one
-    added = sum(owner is None or tp not in owner.floors for tp in moved)
-    if added and floors.count + added > limits.FLOORS_MAX:
-        raise PolicyViolation(f"{floors.count} floors are registered, and at most {limits.FLOORS_MAX} may be")
-    records: list[ControllerRecord] = [
-        FloorsSet(call.owner, call.epoch, part) for part in _parts(list(moved.values()))
-    ]
-    if anew and not records:
-        records.append(FloorsSet(call.owner, call.epoch, ()))
-    still = [one.tp for one in call.floors if one.tp not in moved and one.tp not in gone]
-    standing = _standing(call, owner, moved, still)
-    return Decision(tuple(records), FloorsTold((standing,), tuple(gone.values()), tuple(unknown)))
-
-
-def _standing(
-    call: SetFloors, owner: Owner | None, moved: dict[TopicPartition, FloorAt], still: list[TopicPartition]
-) -> OwnerFloors:
-    """The owner's floors in the partitions of a call, once its records are replayed. `still`: as they were."""
-    held = list(moved.values())
-    released: list[Released] = []
-    for tp in dict.fromkeys(still):
-        if owner is None:
-            break
-        if tp in owner.floors:
-            held.append(FloorAt(*tp, owner.floors[tp]))
-        elif tp in owner.released:
-            released.append(owner.released[tp])
-    return OwnerFloors(call.owner, call.epoch, tuple(held), tuple(released))
-
-
-def _remove(state: ClusterState, call: RemoveFloors) -> Decision[FloorsTold]:
-    _check_owner(call.owner, call.epoch)
-    owner = _owner(state.floors, call.owner, call.epoch)
-    if owner is None:
-        return Decision((), FloorsTold())
-    had = {*owner.floors, *owner.released}
-    partitions = None if call.partitions is None else tuple(tp for tp in call.partitions if TopicPartition(*tp) in had)
-    if call.epoch == owner.epoch and not (had if partitions is None else partitions):
-        return Decision((), FloorsTold())
-    return Decision((FloorsRemoved(call.owner, call.epoch, partitions),), FloorsTold())
-
-
-def _read(floors: Floors, call: ReadFloors) -> tuple[OwnerFloors, ...]:
-    if call.owner is not None:
-        owner = floors.owners.get(call.owner)
-        owners = [owner] if owner is not None else []
-    else:
-        owners = floors.owners_on(call.topic_id) if call.topic_id is not None else list(floors.owners.values())
-    return tuple(floors.of(owner, call.topic_id) for owner in owners)
-
-
-def _owner(floors: Floors, name: str, epoch: int) -> Owner | None:
-    owner = floors.owners.get(name)
-    if owner is not None and epoch < owner.epoch:
-        raise Superseded(f"floors of {name}: epoch {owner.epoch} stands, this call has {epoch}")
-    return owner
-
-
-def _check(call: SetFloors) -> None:
-    _check_owner(call.owner, call.epoch)
-    if len(call.floors) > limits.FLOORS_PER_CALL_MAX:
-        raise InvalidRequest(f"{len(call.floors)} floors in one call: at most {limits.FLOORS_PER_CALL_MAX}")
-    if any(one.offset < 0 for one in call.floors):
-        raise InvalidRequest("a floor is an offset: it is not negative")
-
-
-def _check_owner(owner: str, epoch: int) -> None:
-    if not 0 < len(owner) <= limits.FLOOR_OWNER_CHARS_MAX or not owner.isprintable():
-        raise InvalidRequest(f"the owner of a floor is a text of 1 to {limits.FLOOR_OWNER_CHARS_MAX} characters")
-    if epoch < 0:
-        raise InvalidRequest("an epoch is not negative")
-
-
-def _parts(floors: list[FloorAt]) -> list[tuple[FloorAt, ...]]:
+def parts(floors: list[FloorAt]) -> list[tuple[FloorAt, ...]]:
     step = limits.FLOORS_PER_RECORD_MAX
     return [tuple(floors[at : at + step]) for at in range(0, len(floors), step)]

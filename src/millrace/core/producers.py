@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from millrace.errors import InvalidProducerEpoch, NewerFormat, OutOfOrderSequence
+from millrace.errors import InvalidProducerEpoch, Malformed, NewerFormat, OutOfOrderSequence
 from millrace.limits import PRODUCER_BATCHES_KEPT
 
 NO_PRODUCER = -1
@@ -171,6 +171,26 @@ class Producers:
         self.end = log_end
         return True
 
+    def at(self, end: int) -> Producers | None:
+        """A copy as it was when the log ended at `end`. None: too long ago, rebuild it from a snapshot and the log."""
+        if end < self._floor:
+            return None
+        copy = Producers()
+        copy.by_id, copy.end, copy._floor = dict(self.by_id), self.end, self._floor
+        copy._undo = deque(self._undo)
+        copy.truncated(end)
+        return copy
+
+    def before(self, start: int) -> bytes:
+        """A snapshot for a log that begins at `start`: of each producer what batches below it said, as far as it is
+        known here. Empty when that is nothing. Replaying on from there comes to the state there is here."""
+        kept: dict[int, Producer] = {}
+        for producer_id, known in self.by_id.items():
+            batches = tuple(batch for batch in known.batches if batch.offset < start)
+            if known.fence < start and (known.fence != NO_FENCE or batches):
+                kept[producer_id] = known._replace(batches=batches)
+        return msgspec.msgpack.encode(_Snapshot(FORMAT, start, dict(kept))) if kept else b""
+
     def log_started(self, log_start: int) -> None:
         """The front of the log was removed. What was learned from it stays: a repeat must still be recognised."""
         self.settled(log_start)
@@ -186,6 +206,15 @@ class Producers:
 
     def snapshot(self) -> bytes:
         return msgspec.msgpack.encode(_Snapshot(FORMAT, self.end, dict(self.by_id)))
+
+    @classmethod
+    def check_snapshot(cls, blob: bytes) -> None:
+        """Of another process: Malformed or NewerFormat where it cannot be restored. Empty: nothing is known."""
+        try:
+            if blob:
+                cls.restore(blob)
+        except (msgspec.MsgspecError, TypeError, ValueError, IndexError) as error:
+            raise Malformed(f"producer snapshot: {error}") from error
 
     @classmethod
     def restore(cls, blob: bytes) -> Producers:

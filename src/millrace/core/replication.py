@@ -436,6 +436,11 @@ class Replica:
         assert log_start <= self.hw, f"log start {log_start} above the high watermark {self.hw}"
         self.log_start = max(self.log_start, log_start)
 
+    def start_recorded(self, start: int) -> Effects:
+        """The controller recorded that nothing below `start` is needed, on whichever replica [L23]."""
+        start = start if self.flaws.cut_above_hw else min(start, self.hw)
+        return (AdvanceLogStart(start),) if start > self.log_start else NOTHING
+
     # -- reads --------------------------------------------------------------------------------------------------------
 
     def latest_offset(self) -> int | None:

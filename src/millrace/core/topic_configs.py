@@ -3,9 +3,9 @@
 In: a key and the text a client sent. Out: a typed value, or InvalidTopicConfig that names key and remedy. Keys and
 values the product would not honour are refused rather than stored: a setting that does nothing is a lie.
 
-Some keys are known to every tool although nothing here acts on them yet (retention, rolling by age, compaction):
-their table row is `fixed`, the default says what is true today, and only that value is accepted. Records may hold
-another one, written before it was refused: `parse` reads those, and what is in force is the default all the same.
+Some keys are known to every tool although nothing here acts on them (compaction, the size of log files): their table
+row is `fixed`, the default says what is true today, and only that value is accepted. Records may hold another one,
+written before it was refused: `parse` reads those, and what is in force is the default all the same.
 """
 
 from __future__ import annotations
@@ -76,18 +76,18 @@ TOPIC_CONFIGS = _table(
                 "Default: 2 for a replication factor of 3 or more, 1 below.", low=1, high=INT_MAX),
     TopicConfig("max.message.bytes", limits.BATCH_BYTES_MAX, "Largest record batch a producer may send.",
                 high=limits.BATCH_BYTES_CEILING),
-    TopicConfig("retention.ms", -1, "All records are kept, whatever their age. Removal by age comes later.", low=-1,
-                fixed=True),
-    TopicConfig("retention.bytes", -1, "All records are kept, whatever their size. Removal by size comes later.",
-                low=-1, fixed=True),
+    TopicConfig("retention.ms", None, "Log files whose newest record is older are removed; -1: never by age. Default: "
+                "the brokers' `retention_ms`, 7 days; of millrace's own topics -1.", low=-1),
+    TopicConfig("retention.bytes", None, "The oldest log files of a partition are removed while what is left has this "
+                "size; -1: never by size. Default: the brokers' `retention_bytes`, -1.", low=-1),
     TopicConfig("segment.bytes", limits.LOG_FILE_BYTES, "A log file rolls at this size, unless a broker's own "
                 "log_file_bytes says otherwise.", low=64 * limits.KIB, high=INT_MAX, fixed=True),
-    TopicConfig("segment.ms", LONG_MAX, "Log files roll by size, never by age.", low=1000, fixed=True),
-    TopicConfig("cleanup.policy", "delete", "No topic is compacted; delete removes only what retention.ms and "
-                "retention.bytes allow, which is nothing yet.", choices=("delete", "compact", "compact,delete"),
-                fixed=True),
-    TopicConfig("delete.retention.ms", DAY_MS, "Deletion marks are kept: there is no compaction yet.", fixed=True),
-    TopicConfig("min.compaction.lag.ms", 0, "Records are kept: there is no compaction yet.", fixed=True),
+    TopicConfig("segment.ms", limits.SEGMENT_MS, "A log file rolls when its first record is older than this or than "
+                "retention.ms.", low=1000),
+    TopicConfig("cleanup.policy", "delete", "Old records are removed by retention.ms and retention.bytes; no topic is "
+                "compacted.", choices=("delete", "compact", "compact,delete"), fixed=True),
+    TopicConfig("delete.retention.ms", DAY_MS, "Deletion marks are kept: there is no compaction.", fixed=True),
+    TopicConfig("min.compaction.lag.ms", 0, "Records are kept: there is no compaction.", fixed=True),
     TopicConfig("compression.type", "producer", "Batches are kept as the producer compressed them.",
                 choices=("producer",)),
     TopicConfig("message.timestamp.type", "CreateTime", "Records keep the time the producer gave them.",
@@ -115,7 +115,7 @@ def accept(key: str, text: str) -> Value:
     config = TOPIC_CONFIGS[key]
     if config.fixed and value != config.default:
         raise InvalidTopicConfig(f"{key}={text} would not be acted on: {key}={config.default} is in force for every "
-                                 "topic (retention and compaction come later); set that or leave it out")
+                                 "topic (there is no compaction); set that or leave it out")
     return value
 
 

@@ -148,6 +148,10 @@ class Broker:
             first, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
             return first
 
+    async def delete_records(self, partition: Partition, offset: int) -> int:
+        """The new log start [L23]."""
+        return await self._keeper().retention.delete_records(partition, offset)
+
     # -- start and stop --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from millrace import limits
+from millrace.core.retention import RetentionConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class BrokerConfig:
     stop_grace_s: float = 10.0       # a clean stop takes no longer than this, whatever the controller answers
     disk_used_max: float = limits.DISK_USED_MAX
     log_file_bytes: int = limits.LOG_FILE_BYTES
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
 
     @property
     def listen_host(self) -> str:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from millrace.errors import CorruptBatch, DiskFailed, DiskFull, OffsetOutOfRange
+from millrace.core.producers import Producers
+from millrace.errors import CorruptBatch, Damaged, DiskFailed, DiskFull, OffsetOutOfRange
 from millrace.link.pool import LinkPool
 from millrace.model.ids import BrokerId, TopicPartition
 from millrace.wire import links
@@ -286,8 +287,15 @@ class Fetcher:
         if not effects:
             self._later(follow)
             return
+        producers = bytes(entry.data)
+        try:
+            Producers.check_snapshot(producers)
+        except Damaged as e:
+            log.error("a leader told of its writers what cannot be read", partition=repr(partition), error=str(e))
+            self._later(follow)
+            return
         log.warning("replica starts over at the leader's log start", partition=repr(partition), at=entry.log_start)
-        partition.take(effects)
+        partition.restart(entry.log_start, producers)
         self._again(follow)
 
 

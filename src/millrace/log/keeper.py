@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from millrace.core.cluster import ClusterState
 from millrace.core.effects import DiskEpochAhead, ProposeIsr
 from millrace.core.replication import Replica
 from millrace.errors import DiskFailed, DiskFull, MillraceError, NotLeader
@@ -25,6 +26,7 @@ from millrace.log.files.log_dir import LogDir
 from millrace.log.membership import Membership
 from millrace.log.partition import Partition, Waiter
 from millrace.log.proposals import Proposals
+from millrace.log.retention import Retention
 from millrace.log.roles import Roles
 from millrace.log.sessions import Leaders
 from millrace.log.stats import BrokerStats
@@ -40,6 +42,7 @@ TICK_S = 0.25                  # ISR by time: a lag of ten seconds needs no fine
 CHECKPOINT_S = 5.0             # high watermarks to disk: only saves work at the next start
 RETRY_S = 0.2
 REPORTS_PER_HEARTBEAT_MAX = 500
+NAMED_HOLDERS_MAX = 3
 
 
 class Keeper:
@@ -66,7 +69,32 @@ class Keeper:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._disk_full: MillraceError | None = None
         self.disk_free_bytes = self.disk_total_bytes = 0
+        self.retention = Retention(self, config.retention)
         self.look_at_disk()
+
+    # -- retention.Surroundings ------------------------------------------------------------------------------------
+
+    @property
+    def me(self) -> BrokerId:
+        return self.config.broker_id
+
+    @property
+    def incarnation(self) -> int:
+        return self._membership.incarnation
+
+    @property
+    def cluster(self) -> ClusterState:
+        return self.roles.cluster
+
+    @property
+    def partitions(self) -> dict[TopicPartition, Partition]:
+        return self.roles.partitions
+
+    async def ask_controller(self, message: Message) -> Message:
+        return await self._controller.ask(message)
+
+    def log_starts(self, partitions: list[TopicPartition]) -> None:
+        self.retention.starts(partitions)
 
     def _incarnation_of(self, broker: BrokerId) -> int:
         if broker == self.config.broker_id:
@@ -179,10 +207,16 @@ class Keeper:
         if full and self._disk_full is None:
             share = f"{self.config.disk_used_max:.0%}"
             log.error("disk is full: writes are refused", free_bytes=free, total_bytes=total, above=share)
-            self._disk_full = DiskFull(f"more than {share} of the disk under {self.config.data_dir} is used")
+            why = f"more than {share} of the disk under {self.config.data_dir} is used"
+            self._disk_full = DiskFull(why + self._who_holds())
         elif not full and self._disk_full is not None:
             log.info("disk has room again", free_bytes=free)
             self._disk_full = None
+
+    def _who_holds(self) -> str:
+        """What the disk is full of, as far as somebody keeps it from going [L23]."""
+        held = sorted(self.retention.held_by_owner().items(), key=lambda one: -one[1])[:NAMED_HOLDERS_MAX]
+        return "; held for " + ", ".join(f"{owner}: {size} bytes" for owner, size in held) if held else ""
 
     async def _refetch(self, partition: Partition, why: str) -> None:
         """Out of ISR and ELR first; only when the metadata says so here, too, the bytes go."""
@@ -283,6 +317,7 @@ class Keeper:
         task.add_done_callback(lambda t: self._tasks.pop(t, None))
 
     async def close(self, error: MillraceError) -> None:
+        await self.retention.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -369,6 +369,23 @@ class Partition:
         self.take(self.replica.tick(now))
         return self.replica.needs_tick
 
+    # -- the front of the log --------------------------------------------------------------------------------------
+
+    def start_recorded(self, start: int) -> None:
+        """The controller's record allows it. What this replica does not know to be committed waits [L23]."""
+        self.take(self.replica.start_recorded(start))
+
+    def _start_at(self, start: int) -> None:
+        self.replica.log_started(self.log.delete_before(start))
+        self._host.moved(self)
+        for stream in self.streams.values():
+            stream.news()
+
+    def roll(self) -> None:
+        """Close the file that is appended to: what is in it is old."""
+        if not self.failed and self.log.log_end > self.log.log_start:
+            self.log.roll()
+
     # -- following -------------------------------------------------------------------------------------------------
 
     def append_replica(self, data: memoryview, *, epoch: int) -> bool:
@@ -383,6 +400,12 @@ class Partition:
         self.replica.replicated(end)
         self._host.request_sync(self)
         return True
+
+    def restart(self, at: int, producers: bytes) -> None:
+        """The leader has removed all we could go on from; `producers` is what it knows of writers from before."""
+        self.log.restart_at(at, producers)
+        self.replica.restarted(at)
+        self._host.moved(self)
 
     def leader_said(self, *, epoch: int, hw: int, log_start: int) -> None:
         self.take(self.replica.leader_hw(epoch=epoch, hw=hw, log_start=log_start))
@@ -428,10 +451,9 @@ class Partition:
             case Truncate():
                 self._truncate(effect)
             case Restart():
-                self._restart(effect.at)
+                self.restart(effect.at, b"")
             case AdvanceLogStart():
-                self.log.delete_before(effect.to)
-                self.replica.log_started(effect.to)
+                self._start_at(effect.to)
             case DiskEpochAhead():
                 self._host.disk_epoch_ahead(self, effect)
 
@@ -461,11 +483,6 @@ class Partition:
                 leader=self.replica.leader, leader_epoch=self.replica.leader_epoch,
             )
         self.replica.truncated(self.log.truncate(effect.to))
-        self._host.moved(self)
-
-    def _restart(self, at: int) -> None:
-        self.log.restart_at(at)
-        self.replica.restarted(at)
         self._host.moved(self)
 
     def _unpark(self) -> None:

@@ -24,6 +24,7 @@ from millrace.model.records import (
     BrokerUnfenced,
     ControllerRecord,
     Endpoint,
+    LogStartsAdvanced,
     PartitionChanged,
     TopicConfigChanged,
     TopicDeleted,
@@ -46,6 +47,8 @@ class Keeper(Protocol):
     def remove_partition(self, partition: Partition, *, delete: bool) -> None: ...
     def set_address(self, broker: BrokerId, endpoint: Endpoint) -> None: ...
     def needs_tick(self, partition: Partition) -> None: ...
+    def log_starts(self, partitions: list[TopicPartition]) -> None:
+        """Their start was recorded: what lies below may go."""
 
 
 class Roles:
@@ -132,6 +135,8 @@ class Roles:
             case TopicConfigChanged():
                 for partition in self.by_topic.get(record.topic_id, {}).values():
                     self._configure(partition)
+            case LogStartsAdvanced():
+                self._keeper.log_starts([one.tp for one in record.starts])
             case BrokerRegistered():
                 self._keeper.set_address(record.broker, record.endpoint)
             case BrokerUnfenced():
@@ -171,6 +176,8 @@ class Roles:
         )
         if created:
             self._keeper.opened(partition)
+            if self.cluster.floors.log_start(known.tp) > partition.log.log_start:
+                self._keeper.log_starts([known.tp])
 
     def _configure(self, partition: Partition) -> None:
         self._keeper.configure_partition(partition)

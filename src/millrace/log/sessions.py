@@ -177,8 +177,7 @@ class Session:
                 self._stop(stream)
                 self._answer(stream, 0, partition.replica.leader_epoch, (answer.epoch, answer.end))
             case OutOfRange():
-                self._stop(stream)
-                self._answer(stream, OffsetOutOfRange.kafka_code, partition.replica.leader_epoch, NO_DIVERGENCE)
+                self._start_over(stream, partition)
             case Fence():
                 self._stop(stream)
                 if answer.error == UnknownLeaderEpoch.kafka_code or epoch > partition.replica.leader_epoch:
@@ -225,9 +224,21 @@ class Session:
         self._stop(stream)
         self._answer(stream, error, leader_epoch, NO_DIVERGENCE)
 
-    def _answer(self, stream: Stream, error: int, leader_epoch: int, diverging: tuple[int, int]) -> None:
+    def _start_over(self, stream: Stream, partition: Partition) -> None:
+        """What the follower asks for is gone. With where the log starts it is told what it cannot learn any more: the
+        writers whose batches went [L28]."""
+        self._stop(stream)
+        producers = partition.log.producers_for_restart(partition.replica.hw)
+        self._answer(
+            stream, OffsetOutOfRange.kafka_code, partition.replica.leader_epoch, NO_DIVERGENCE, producers
+        )
+
+    def _answer(
+        self, stream: Stream, error: int, leader_epoch: int, diverging: tuple[int, int], data: bytes = b""
+    ) -> None:
         start = stream.partition.log.log_start if stream.partition is not None else 0
-        self._answers.append(links.encode_data_entry(stream.id, error, leader_epoch, -1, start, diverging, 0))
+        head = links.encode_data_entry(stream.id, error, leader_epoch, -1, start, diverging, len(data))
+        self._answers.append(head + data)
         self._schedule()
 
     # -- sending ---------------------------------------------------------------------------------------------------
@@ -258,8 +269,7 @@ class Session:
             self._news_timer = None
         if self.closed:
             return
-        chunks: list[links.Chunk] = list(self._answers)
-        self._answers = []
+        chunks: list[links.Chunk] = self._some_answers()
         if self._fresh.open:
             self._fill(chunks, self._fresh)
         for stream in list(islice(self._news, NEWS_PER_FRAME_MAX)):
@@ -271,8 +281,17 @@ class Session:
             catching_up: list[links.Chunk] = []
             self._fill(catching_up, self._behind)
             self._send(catching_up)
-        if self._news or self._fresh.open or self._behind.open:
+        if self._news or self._answers or self._fresh.open or self._behind.open:
             self._schedule()
+
+    def _some_answers(self) -> list[links.Chunk]:
+        """A frame's worth: an answer to start over may carry the state of thousands of writers."""
+        count = size = 0
+        while count < len(self._answers) and size < limits.REPLICA_FRAME_BYTES_MAX:
+            size += len(self._answers[count])
+            count += 1
+        taken, self._answers = self._answers[:count], self._answers[count:]
+        return list(taken)
 
     def _send(self, chunks: list[links.Chunk]) -> None:
         if chunks:
@@ -313,7 +332,7 @@ class Session:
             chunk = partition.log.read(stream.sent, max_bytes, upto=partition.log.log_end)
             data = chunk.bytes() if chunk is not None else None
         except OffsetOutOfRange:
-            self.refuse(stream, OffsetOutOfRange.kafka_code, partition.replica.leader_epoch)
+            self._start_over(stream, partition)
             return None
         except Damaged as e:
             self.refuse(stream, NotLeader.kafka_code, partition.replica.leader_epoch)

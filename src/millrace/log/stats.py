@@ -26,6 +26,8 @@ class BrokerStats:
     replicas_damaged: int = 0
     replicas_set_aside: int = 0
     disk_full_refusals: int = 0
+    log_starts_moved: int = 0             # the front of a log was removed here
+    floors_released: int = 0              # an alert: a holder was found beyond its budget by this broker
     metadata_index: int = 0
     controller_changes: int = 0
     replica_bytes_out: int = 0            # as leader, to followers

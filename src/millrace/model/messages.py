@@ -265,8 +265,54 @@ class FloorsAnswer(Message, frozen=True, tag="floors_answer"):
     told: FloorsTold
 
 
+class Cut(msgspec.Struct, frozen=True, array_like=True):
+    """A leader's wish: its partition starts at `start`."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    start: int
+
+
+class FloorToRelease(msgspec.Struct, frozen=True, array_like=True):
+    """`offset`: where the floor stood when its holder was found beyond its budget."""
+
+    owner: str
+    topic_id: UUID
+    partition: int
+    offset: int
+    why: str
+
+
+class AdvanceLogStarts(Message, frozen=True, tag="advance_log_starts"):
+    """Log starts are recorded before anybody removes a byte, against the floors that stand at that moment [L23]."""
+
+    broker: BrokerId
+    incarnation: int
+    cuts: tuple[Cut, ...]
+    release: tuple[FloorToRelease, ...] = ()
+    at_ms: int = 0
+
+
+class CutResult(msgspec.Struct, frozen=True, array_like=True):
+    """`start`: in force. `held_by`: the owner of the floor that forbids the cut, "" where it was made or is stale."""
+
+    topic_id: UUID
+    partition: int
+    start: int
+    held_by: str = ""
+
+
+class LogStartsRecorded(Message, frozen=True, tag="log_starts_recorded"):
+    token: int
+    index: int
+    results: tuple[CutResult, ...]
+    released: tuple[FloorToRelease, ...] = ()
+
+
 AnyMessage = (
     Hello | RemoteError | Register | Registered | Heartbeat | HeartbeatOk | MetadataPoll | MetadataRecords | AlterIsr
     | AlterIsrDone | LeaveReplica | RaiseEpoch | CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs
     | ElectUnclean | AdminDone | AskProducerIds | ProducerIds | AskFloors | FloorsAnswer
+    | AdvanceLogStarts | LogStartsRecorded
 )

@@ -32,6 +32,9 @@ CAPTURE_LINK_PORT_OFFSET = 300         # behind the HTTP ports of brokers and Sp
 Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
+FloorBudgetText = Annotated[str, Meta(pattern=r"^[a-z]+:(-1|[0-9]{1,18}):(-1|[0-9]{1,15})$")]
+
+
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     id: Annotated[UUID | None, Meta(description=(
         "Identity of the cluster, a UUID. `millrace up` makes one; brokers of another cluster are refused by "
@@ -113,6 +116,28 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     log_file_bytes: Annotated[int, Meta(ge=limits.MIB, le=limits.GIB, description=(
         "Size at which a log file is closed and the next one begun."
     ))] = limits.LOG_FILE_BYTES
+    retention_ms: Annotated[int, Meta(ge=-1, description=(
+        "Log files whose newest record is older are removed, in topics that do not set `retention.ms`. -1: never by"
+        " age. Topics of millrace's own are kept down to their floors instead."
+    ))] = limits.RETENTION_MS
+    retention_bytes: Annotated[int, Meta(ge=-1, description=(
+        "Size of a partition above which its oldest log files are removed, in topics that do not set"
+        " `retention.bytes`. -1: never by size."
+    ))] = -1
+    retention_check_s: Annotated[float, Meta(gt=0, description=(
+        "Time between two looks for log files that may be removed."
+    ))] = limits.RETENTION_CHECK_S
+    floor_disk_share: Annotated[float, Meta(gt=0, le=1, description=(
+        "Share of a broker's disk that one holder (a changefeed, a source, a copy) may keep from being removed. A"
+        " holder beyond it is released, and needs a copy."
+    ))] = limits.FLOOR_DISK_SHARE_MAX
+    floor_age_s: Annotated[int, Meta(ge=-1, description=(
+        "Time for which a holder may keep records from being removed. -1: any."
+    ))] = -1
+    floor_budgets: Annotated[tuple[FloorBudgetText, ...], Meta(description=(
+        "Budgets of holders by their kind, instead of the two above, as `kind:bytes:seconds` with -1 for any: kinds are"
+        " `changefeed`, `source`, `copy`. As an environment variable: separated by commas."
+    ))] = ()
     connections_max: Annotated[int, Meta(ge=1, description=(
         "Client connections; further ones are closed at once."
     ))] = limits.CONNECTIONS_MAX

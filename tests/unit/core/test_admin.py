@@ -210,10 +210,16 @@ def test_L20_a_setting_that_nothing_acts_on_is_refused(c: Control) -> None:
     refusal = refused(c, NewTopic("t", configs={"cleanup.policy": "compact"}))
     assert refusal.code == "invalid_topic_config"
     assert "cleanup.policy=delete is in force" in refusal.message
-    topic_id = c.topic("t", cleanup_policy="delete", retention_ms="-1")
-    edit = AlterConfigs((ConfigEdit("t", "retention.ms", "1000"),))
+    topic_id = c.topic("t", cleanup_policy="delete", delete_retention_ms="86400000")
+    edit = AlterConfigs((ConfigEdit("t", "delete.retention.ms", "1000"),))
     assert admin.alter_configs(c.state, edit).reply.results[0].code == "invalid_topic_config"
-    assert c.state.topic_config(topic_id, "retention.ms") == -1
+    assert c.state.topic_config(topic_id, "delete.retention.ms") == 86_400_000
+
+
+def test_L23_retention_is_set_per_topic(c: Control) -> None:
+    topic_id = c.topic("t", retention_ms="60000", retention_bytes="1000", segment_ms="5000")
+    c.do(admin.alter_configs(c.state, AlterConfigs((ConfigEdit("t", "retention.ms", "-1"),))))
+    assert c.state.topics[topic_id].values == {"retention.ms": -1, "retention.bytes": 1000, "segment.ms": 5000}
 
 
 def test_L3_min_insync_replicas_is_at_most_the_replication_factor(c: Control) -> None:

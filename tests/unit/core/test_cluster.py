@@ -119,9 +119,9 @@ def test_L3_configs_have_defaults_and_types() -> None:
 def test_L3_a_value_recorded_before_it_was_refused_is_read_but_not_in_force() -> None:
     c = Control().up(1)
     topic_id = c.topic("t")
-    c.state.replay(c.state.index + 1, TopicConfigChanged(topic_id, "retention.ms", "60000"))
-    assert c.state.topics[topic_id].configs == {"retention.ms": "60000"}
-    assert c.state.topic_config(topic_id, "retention.ms") == -1
+    c.state.replay(c.state.index + 1, TopicConfigChanged(topic_id, "segment.bytes", "70000"))
+    assert c.state.topics[topic_id].configs == {"segment.bytes": "70000"}
+    assert c.state.topic_config(topic_id, "segment.bytes") == limits.LOG_FILE_BYTES
 
 
 # -- L2: cost --------------------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from millrace import limits
-from millrace.core import admin, floors
+from millrace.core import admin, floor_calls
 from millrace.core.cluster import ClusterState
 from millrace.core.decision import Decision
-from millrace.errors import InvalidRequest, PolicyViolation, Superseded
+from millrace.errors import InvalidRequest, PolicyViolation, StaleIncarnation, Superseded
 from millrace.model.floors import (
     AnyFloorCall,
     FloorAt,
@@ -27,7 +27,7 @@ from millrace.model.floors import (
     encode_told,
 )
 from millrace.model.ids import TopicPartition
-from millrace.model.messages import DeleteTopics
+from millrace.model.messages import AdvanceLogStarts, Cut, DeleteTopics, FloorToRelease
 from millrace.model.records import FloorsReleased, LogStartsAdvanced
 from support_control import Control
 
@@ -47,7 +47,7 @@ class World:
 
     def ask(self, call: AnyFloorCall) -> FloorsTold:
         assert decode_call(encode_call(call)) == call
-        told = self.control.do(floors.decide(self.state, call))
+        told = self.control.do(floor_calls.decide(self.state, call))
         assert decode_told(encode_told(told)) == told
         return told
 
@@ -195,6 +195,45 @@ def test_F10_there_is_an_end_to_floors_and_to_remembered_owners(monkeypatch: pyt
         w.set(f"copy/{n}", 1, t0=1)
         w.ask(RemoveFloors(f"copy/{n}", 1))
     assert list(w.state.floors.owners) == ["copy/1", "copy/2"]
+
+
+# -- cuts ------------------------------------------------------------------------------------------------------------
+def cut(w: World, start: int, *, partition: int = 0, epoch: int = 0, release: tuple[FloorToRelease, ...] = ()) -> str:
+    """Who forbids it, or "" where it is recorded or stale."""
+    incarnation = w.state.brokers[1].incarnation
+    m = AdvanceLogStarts(1, incarnation, (Cut(w.t, partition, epoch, start),), release, 77)
+    return w.control.do(floor_calls.advance(w.state, m)).results[0].held_by
+
+
+def test_L23_a_cut_is_recorded_unless_a_floor_forbids_it() -> None:
+    w = World()
+    tp = TopicPartition(w.t, 0)
+    w.set(FEED, 1, t0=50)
+    assert cut(w, 51) == FEED
+    assert w.state.floors.log_start(tp) == 0
+    assert cut(w, 50) == ""
+    assert w.state.floors.log_start(tp) == 50
+    assert cut(w, 20) == "", "never back"
+    assert w.state.floors.log_start(tp) == 50
+
+
+def test_L23_only_the_leader_of_the_epoch_cuts() -> None:
+    w = World()
+    assert cut(w, 10, epoch=7) == ""
+    assert w.state.floors.log_starts == {}
+    with pytest.raises(StaleIncarnation):
+        floor_calls.advance(w.state, AdvanceLogStarts(1, 0, ()))
+
+
+def test_F10_a_release_counts_for_the_cut_beside_it_unless_the_floor_has_moved() -> None:
+    w = World()
+    w.set(FEED, 1, t0=5, t1=5)
+    assert cut(w, 9, release=(FloorToRelease(FEED, w.t, 0, 4, "too much"),)) == FEED, "it has moved on since"
+    assert cut(w, 9, release=(FloorToRelease(FEED, w.t, 0, 5, "too much"),)) == ""
+    (owner,) = w.ask(ReadFloors(owner=FEED)).owners
+    assert [(r.partition, r.offset, r.why, r.at_ms) for r in owner.released] == [(0, 5, "too much", 77)]
+    assert w.lowest(1) == 5
+    assert w.set(FEED, 2, t0=5).gone == (FloorAt(w.t, 0, 9),)
 
 
 class Machine(RuleBasedStateMachine):

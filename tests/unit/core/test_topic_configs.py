@@ -55,10 +55,7 @@ def test_L3_bad_values_name_key_and_remedy(key: str, text: str, says: str) -> No
 @pytest.mark.parametrize(
     ("key", "text", "in_force"),
     [
-        ("retention.ms", "60000", "-1"),
-        ("retention.bytes", "1000000", "-1"),
         ("segment.bytes", "1048576", "268435456"),
-        ("segment.ms", "604800000", "9223372036854775807"),
         ("cleanup.policy", "compact", "delete"),
         ("cleanup.policy", "compact,delete", "delete"),
         ("delete.retention.ms", "1", "86400000"),

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from millrace import limits
-from millrace.core import admin, balance, election, floors
+from millrace.core import admin, balance, election, floor_calls
 from millrace.core.activity import Activity
 from millrace.core.cluster import BrokerState, ClusterState
 from millrace.core.decision import Decision
@@ -30,6 +30,7 @@ from millrace.model.ids import BrokerId, TopicPartition
 from millrace.model.messages import (
     AdminDone,
     AdminResult,
+    AdvanceLogStarts,
     AlterConfigs,
     AlterIsr,
     AskFloors,
@@ -59,8 +60,11 @@ Handler = Callable[[Any], Awaitable[Message]]
 CONTROLLER_MESSAGES: tuple[type[Message], ...] = (
     Register, Heartbeat, MetadataPoll, AlterIsr, LeaveReplica, RaiseEpoch, CreateTopics, DeleteTopics, CreatePartitions,
     AlterConfigs, ElectUnclean, AskProducerIds, AskFloors,
+    AdvanceLogStarts,
 )
-SPEAKS_FOR_ITSELF = (Register, Heartbeat, MetadataPoll, AlterIsr, LeaveReplica, RaiseEpoch, AskProducerIds)
+SPEAKS_FOR_ITSELF = (
+    Register, Heartbeat, MetadataPoll, AlterIsr, LeaveReplica, RaiseEpoch, AskProducerIds, AdvanceLogStarts,
+)
 
 ACTIVE_S = 5.0      # how long a partition counts as busy after its log was seen to grow
 
@@ -96,6 +100,7 @@ class Reign:
             ElectUnclean: self._elect_unclean,
             AskProducerIds: self._producer_ids,
             AskFloors: self._ask_floors,
+            AdvanceLogStarts: self._advance_log_starts,
         }
 
     @property
@@ -321,4 +326,12 @@ class Reign:
 
     # -- floors ----------------------------------------------------------------------------------------------------
     async def _ask_floors(self, m: AskFloors) -> Message:
-        return FloorsAnswer(self.token, await self._writer.submit(lambda: floors.decide(self.state, m.call)))
+        return FloorsAnswer(self.token, await self._writer.submit(lambda: floor_calls.decide(self.state, m.call)))
+
+    async def _advance_log_starts(self, m: AdvanceLogStarts) -> Message:
+        done = await self._writer.submit(lambda: floor_calls.advance(self.state, m, token=self.token))
+        for one in done.released:
+            self.stats.floors_released += 1
+            log.error("a floor is released: its holder has lost what it had not read", owner=one.owner, why=one.why,
+                      topic_id=str(one.topic_id), partition=one.partition, offset=one.offset)
+        return done

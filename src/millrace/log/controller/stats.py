@@ -23,6 +23,7 @@ class ControllerStats:
     heartbeat_gap_s: dict[BrokerId, float] = field(default_factory=dict)     # between the last two, per broker
     registrations: int = 0
     fences: int = 0
+    floors_released: int = 0              # an alert: a holder has lost what it had not read
     unfences: int = 0
     elections: int = 0                    # a partition got another leader
     elections_unclean: int = 0

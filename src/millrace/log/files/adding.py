@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from millrace.core.producers import Producers
 from millrace.errors import CorruptBatch, InvalidRequest
+from millrace.log.files.formats import HEADER_BYTES
 from millrace.log.files.log_file import LogFile
 from millrace.wire import records
 from millrace.wire.records import BatchHeader
@@ -67,6 +68,8 @@ def add_up(
             )
         offset = following
     file.newest = newest
+    if file.first_ms < 0 and position == HEADER_BYTES:
+        file.first_ms = headers[0].max_timestamp
     if newest > log.newest:
         log.newest = newest
     log.log_end = offset

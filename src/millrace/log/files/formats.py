@@ -28,7 +28,7 @@ from millrace.model.ids import TopicPartition
 LOG_VERSION = 1
 INDEX_VERSION = 1
 JOURNAL_VERSION = 1
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 2
 
 HEADER_BYTES = 64      # of log files and journal files: batches and entries start here
 
@@ -105,7 +105,8 @@ class Entry(NamedTuple):
     APPEND: `data` lies at `position` of the log file with base `offset`, made as `generation`.
     TRUNCATE: the log ends at `offset`; what lay above is of generations below this one. Where a file was cut,
     `position` says where and `data` which one (`encode_base`). DELETE: all that lay there is of older generations.
-    START: the log starts at `offset`. RESTART: the log is empty and starts at `offset`; `position` is unused.
+    START: the log starts at `offset`; where files went, the first one now has base `position`, and `data` is the state
+    of producers there. RESTART: the log is empty and starts at `offset`, with `data` as the state of producers.
     """
 
     kind: int
@@ -213,6 +214,7 @@ class LogState(msgspec.Struct, frozen=True, array_like=True):
     newest: int            # timestamp
     epochs: list[tuple[int, int]]
     producers: bytes
+    front: bytes = b""     # state of producers before the first file
 
 
 class Checkpoint(msgspec.Struct, array_like=True):

@@ -61,7 +61,8 @@ class Index:
 
 class LogFile:
     __slots__ = (
-        "base", "cold", "fd", "generation", "gone", "index", "newest", "path", "pins", "sealed", "size", "synced_bytes",
+        "base", "bound_ms", "cold", "fd", "first_ms", "generation", "gone", "index", "newest", "path", "pins", "sealed",
+        "size", "synced_bytes",
     )
 
     def __init__(self, path: str, base: int, generation: int, size: int) -> None:
@@ -70,7 +71,9 @@ class LogFile:
         self.generation = generation
         self.size = size               # trusted bytes, header included
         self.synced_bytes = 0          # of them this many are known to be on the disk under this name
-        self.newest = -1               # timestamp
+        self.newest = -1               # timestamp, of what was added since the directory was opened
+        self.bound_ms = -1             # no batch from before that is newer; -1: not known, or none
+        self.first_ms = -1             # timestamp of the first batch; -1: not known
         self.index = Index(complete=size == HEADER_BYTES)
         self.cold: list[tuple[int, int]] | None = None   # ranges not checked since the directory was opened
         self.sealed = False

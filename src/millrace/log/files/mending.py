@@ -52,12 +52,15 @@ def attach_files(home: Home, log: PartitionLog) -> None:
     unreadable = next((f.base for f in files if f.generation == NO_GENERATION), None)
     if unreadable is not None:
         log.damage_found(unreadable)
+    last.bound_ms = state.newest
     last.sealed = False
 
 
-def rebuild_producers(home: Home, files: list[LogFile], end: int) -> Producers:
-    """The state at `end` from the nearest stored one and the batches behind it."""
-    producers, first, position = Producers(), 0, HEADER_BYTES
+def rebuild_producers(home: Home, files: list[LogFile], end: int, front: bytes) -> Producers:
+    """The state at `end` from the nearest stored one and the batches behind it. `front`: what is known of the time
+    before the first file."""
+    producers, position = Producers.restore(front) if front else Producers(), HEADER_BYTES
+    first = sum(file.base < producers.end for file in files)
     for at in range(len(files) - 1, -1, -1):
         data = read_file(home.fs, files[at].path.removesuffix(".log") + ".index")
         stored = decode_index(data) if data else None

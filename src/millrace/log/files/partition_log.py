@@ -21,6 +21,7 @@ from typing import NamedTuple
 from millrace import limits
 from millrace.core.epochs import EpochCache
 from millrace.core.producers import Producers
+from millrace.core.retention import File
 from millrace.errors import (
     CorruptBatch,
     DiskFailed,
@@ -28,7 +29,7 @@ from millrace.errors import (
     InvalidRequest,
     OffsetOutOfRange,
 )
-from millrace.log.files import mending, reading
+from millrace.log.files import mending, reading, starting
 from millrace.log.files.adding import add_up, find_repeated, refuse_unless_following
 from millrace.log.files.calls import disk_error, disk_errors, write_all
 from millrace.log.files.formats import (
@@ -36,7 +37,6 @@ from millrace.log.files.formats import (
     HEADER_BYTES,
     NO_DATA,
     RESTART,
-    START,
     TRUNCATE,
     Entry,
     LogState,
@@ -44,7 +44,7 @@ from millrace.log.files.formats import (
 )
 from millrace.log.files.home import ASIDE, Home
 from millrace.log.files.log_file import LogFile, Place, find, walk
-from millrace.log.files.making import create_file, cut_file, drop_file, remove_names, save_index
+from millrace.log.files.making import create_file, cut_file, drop_file, save_index
 from millrace.log.files.reading import Chunk
 from millrace.model.ids import TopicPartition
 from millrace.wire import records
@@ -66,7 +66,7 @@ class Appended(NamedTuple):
 class PartitionLog:
     __slots__ = (
         "_direct", "_files", "_home", "_starts", "_state", "cuts", "damaged", "durable_end", "epochs", "failed",
-        "journaled", "log_end", "log_start", "named", "newest", "on_durable", "producers", "syncing_end", "tp",
+        "front", "journaled", "log_end", "log_start", "named", "newest", "on_durable", "producers", "syncing_end", "tp",
     )
 
     def __init__(self, home: Home, tp: TopicPartition, state: LogState | None = None) -> None:
@@ -77,6 +77,7 @@ class PartitionLog:
         self.newest = state.newest if state else -1           # timestamp
         self.epochs = EpochCache(state.epochs if state else None)
         self.producers = Producers.restore(state.producers) if state and state.producers else Producers()
+        self.front = state.front if state else b""            # what is known of producers before the first file
         self.damaged: int | None = None
         self.failed: DiskFailed | None = None
         self.on_durable: Callable[[PartitionLog, DiskFailed | None], None] | None = None
@@ -249,12 +250,11 @@ class PartitionLog:
     def truncate(self, to: int) -> int:
         """Cut everything from `to` on (and the batch that holds it). The new log end.
 
-        The event is in the journal, durably, before a file changes: recovery never takes a cut for damage.
-        """
+        The event is in the journal, durably, before a file changes: recovery never takes a cut for damage."""
         if to >= self.log_end:
             return self.log_end
         if to <= self.log_start:
-            return self.restart_at(to)
+            return self.restart_at(to, starting.producers_at(self._home, self, to))
         if self.failed is not None:
             raise self.failed
         at = self._file_index(to)
@@ -263,15 +263,15 @@ class PartitionLog:
         cut, position = header.base_offset, header.position
         whole = position == HEADER_BYTES
         if whole:
-            self._tell_journal(TRUNCATE, cut)
+            self.tell_journal(TRUNCATE, cut)
         else:
-            self._tell_journal(TRUNCATE, cut, position, encode_base(file.base))
+            self.tell_journal(TRUNCATE, cut, position, encode_base(file.base))
         with disk_errors(file.path):
             self._cut_files(at, position, whole=whole)
         self._cut_to(cut)
         return cut
 
-    def _tell_journal(self, kind: int, offset: int, position: int = 0, data: memoryview = NO_DATA) -> None:
+    def tell_journal(self, kind: int, offset: int, position: int = 0, data: memoryview = NO_DATA) -> None:
         home = self._home
         home.journal.add(Entry(kind, self.tp, home.next_generation(), offset, position, data))
         home.journal.flush(sync=home.grouped)
@@ -296,20 +296,22 @@ class PartitionLog:
         self.syncing_end = min(self.syncing_end, end)
         self.epochs.truncated(end)
         if not self.producers.truncated(end):
-            self.producers = mending.rebuild_producers(self._home, self.files, end)
+            self.producers = mending.rebuild_producers(self._home, self.files, end, self.front)
         if self._state is not None and self._state.end > end:
             self._state = self.state()
 
-    def restart_at(self, offset: int) -> int:
-        """Forget all batches and start at `offset`: a follower the leader's log has left behind."""
-        self._tell_journal(RESTART, offset)
+    def restart_at(self, offset: int, producers: bytes = b"") -> int:
+        """Forget all batches and start at `offset`: a follower the leader's log has left behind. `producers`: their
+        state there, which the batches to come do not tell [L28]."""
+        state = starting.restored(producers)
+        self.tell_journal(RESTART, offset, data=memoryview(producers))
         with disk_errors(self._home.folder(self.tp)):
             for file in self.files:
                 drop_file(self._home, self.tp, file)
         self._files = []
         self.damaged = None
         self.epochs.entries.clear()
-        self.producers = Producers()
+        self.producers, self.front = state, producers
         self.newest = -1
         self.log_start = offset
         self._cut_to(offset)
@@ -317,26 +319,12 @@ class PartitionLog:
         return offset
 
     def delete_before(self, offset: int) -> int:
-        """The log starts at `offset`; files wholly below go. Their going is in the journal first [L23].
+        """The log starts at `offset`, never above what is durable; files wholly below go [L23]. The log start."""
+        return starting.start_at(self._home, self, offset)
 
-        Never above what is durable: a crash would leave nothing of a log whose older files are gone.
-        """
-        offset = min(offset, self.durable_end)
-        if offset <= self.log_start:
-            return self.log_start
-        self._tell_journal(START, offset)
-        self._home.unsynced[self] = None       # before the journal forgets it, the checkpoint must know
-        self.log_start = offset
-        self.epochs.log_started(offset)
-        self.producers.log_started(offset)
-        files = self.files
-        while len(files) > 1 and files[1].base <= offset and files[1].base < self.durable_end:
-            file = files.pop(0)
-            self._home.fds.drop(file)
-            with disk_errors(file.path):
-                remove_names(self._home, self.tp, file)
-        self._starts = {o: p for o, p in self._starts.items() if o >= offset and not p.file.gone}
-        return offset
+    def start_moved(self) -> None:
+        self._starts = {o: p for o, p in self._starts.items() if o >= self.log_start and not p.file.gone}
+        self._direct = [file for file in self._direct if not file.gone]
 
     def reset_damaged(self) -> int:
         """Go on from the last batch before the damage; the files from there on are kept aside. The new log end."""
@@ -344,7 +332,7 @@ class PartitionLog:
             return self.log_end
         offset, self.damaged = self.damaged, None
         home = self._home
-        self._tell_journal(TRUNCATE, offset)
+        self.tell_journal(TRUNCATE, offset)
         aside = f"{home.path}/{ASIDE}/damaged-{home.folder(self.tp).rpartition('/')[2]}-{home.generation}"
         with disk_errors(aside):
             offset = mending.set_damage_aside(home, self, offset, aside)
@@ -477,7 +465,8 @@ class PartitionLog:
             place = (-1, 0, self._home.generation)
         else:
             place = (last.base, last.size, last.generation)
-        return LogState(self.log_start, self.log_end, *place, self.newest, list(self.epochs.entries), producers)
+        epochs = list(self.epochs.entries)
+        return LogState(self.log_start, self.log_end, *place, self.newest, epochs, producers, self.front)
 
     def state_synced(self, state: LogState) -> None:
         self._state = state
@@ -489,3 +478,21 @@ class PartitionLog:
     @property
     def is_loaded(self) -> bool:
         return self._files is not None
+
+    # -- the front: what retention and a follower left behind ask ----------------------------------------------------
+
+    def file_views(self) -> list[File]:
+        return starting.file_views(self._home, self)
+
+    @property
+    def has_one_file(self) -> bool:
+        """Or none; known without looking at the disk."""
+        if self._files is None:
+            return self._state is None or self._state.file <= self.log_start
+        return len(self._files) <= 1
+
+    def active_span_ms(self) -> tuple[int, int]:
+        return starting.active_span_ms(self._home, self)
+
+    def producers_for_restart(self, committed: int) -> bytes:
+        return starting.producers_for_restart(self._home, self, committed)

@@ -65,6 +65,7 @@ def recover(
     redo = Redo(home, log.tp, state, floor=floor, same_boot=same_boot)
     redo.any_start = any_start
     redo.run(events)
+    log.front = redo.front
     files = redo.chosen()
     scan = Scan(home, log, redo, files)
     scan.run()
@@ -93,7 +94,7 @@ def recover(
     else:
         home.unsynced[log] = None
     if redo.rewound and log.damaged is None:
-        log.producers = rebuild_producers(home, log.files, log.log_end)
+        log.producers = rebuild_producers(home, log.files, log.log_end, log.front)
     log.durable_end = log.log_end
     log.named = untouched
     return Report(log.tp, log.log_end, 0 if why else rest, redo.redone, log.damaged, why or scan.why)
@@ -128,7 +129,7 @@ class Scan:
                 self.files, self.orphans = [], files
             start = HEADER_BYTES, self.files[0].base if self.files else redo.log_start, 0
             log.epochs = EpochCache()
-            log.producers = Producers()
+            log.producers = Producers.restore(redo.front) if redo.front else Producers()
             log.newest = -1
         else:
             log.epochs = EpochCache(state.epochs)
@@ -169,6 +170,7 @@ class Scan:
             file.index = Index(complete=self.position == HEADER_BYTES)
             if self.position > HEADER_BYTES:
                 file.cold = [(HEADER_BYTES, self.position)]
+                file.bound_ms = self.log.newest
             elif self.rewrite:
                 self._rewrite(file, read_all(self.home.fs, self.home.fds.get(file), HEADER_BYTES, 0), 0)
             following = self.files[at + 1].base if at + 1 < len(self.files) else None

@@ -75,6 +75,8 @@ class Redo:
         self.any_start = False
         self.rewound = False           # producer state is to be made from the files
         self.log_start = state.log_start if state else 0
+        self.front = state.front if state else b""
+        self.first_base = 0            # files below it were removed
         self.redone = 0
         self.touched = False
 
@@ -86,9 +88,14 @@ class Redo:
             elif event.kind == TRUNCATE:
                 self._truncate(event)
             elif event.kind == START:
-                self.log_start = max(self.log_start, event.offset)
+                self._start(event)
             elif event.kind in (DELETE, RESTART):
                 self._restart(event, event.offset if event.kind == RESTART else 0)
+
+    def _start(self, event: Entry) -> None:
+        self.log_start = max(self.log_start, event.offset)
+        if event.position:
+            self.first_base, self.front = event.position, bytes(event.data)
 
     def _append(self, event: Entry) -> None:
         home, file = self.home, self.files.get(event.offset)
@@ -136,8 +143,10 @@ class Redo:
 
     def _restart(self, event: Entry, offset: int) -> None:
         self._remove_older(event.generation, 0)
-        self.state = LogState(offset, offset, -1, 0, event.generation, -1, [], b"")
+        producers = bytes(event.data) if event.kind == RESTART else b""
+        self.state = LogState(offset, offset, -1, 0, event.generation, -1, [], producers, producers)
         self.log_start = self.floor = offset
+        self.front, self.first_base = producers, 0
         self.rewound = False
 
     def _remove_older(self, generation: int, from_base: int) -> None:
@@ -158,7 +167,7 @@ class Redo:
                 remove(self.home, file)
             else:
                 chosen.append(file)
-        while len(chosen) > 1 and chosen[1].base <= self.log_start:    # removed by retention, redone from the journal
+        while len(chosen) > 1 and chosen[1].base <= self.first_base:   # removed by retention, redone from the journal
             remove(self.home, chosen.pop(0))
         return chosen
 
@@ -168,4 +177,4 @@ def _rewind(state: LogState, to: int, last: LogFile | None) -> LogState:
     epochs = EpochCache(state.epochs)
     epochs.truncated(to)
     place = (last.base, last.size, last.generation) if last is not None else (-1, 0, state.generation)
-    return LogState(min(state.log_start, to), to, *place, state.newest, epochs.entries, b"")
+    return LogState(min(state.log_start, to), to, *place, state.newest, epochs.entries, b"", state.front)

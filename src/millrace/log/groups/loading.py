@@ -28,7 +28,7 @@ async def load(partition: Partition) -> tuple[Groups, Digest]:
     """Raises what a reader is told when this broker leads no more, Malformed or NewerFormat."""
     await _all_committed(partition)
     end = partition.replica.hw
-    at = _replay_from(partition, end)
+    at = replay_from(partition, end)
     groups, digest = Groups(), Digest(at)
     while at < end:
         records, at = _read(partition, at)
@@ -45,7 +45,7 @@ def _replay(groups: Groups, digest: Digest, record: Record) -> None:
     digest.note(Encoded(record.key, record.value))
 
 
-def _replay_from(partition: Partition, end: int) -> int:
+def replay_from(partition: Partition, end: int) -> int:
     """What the last batch says; a log that has begun later begins there."""
     start = partition.log.log_start
     if start >= end:

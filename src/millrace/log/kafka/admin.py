@@ -68,7 +68,7 @@ def _created(service: Service, result: AdminResult) -> Fields:
         made["topic_id"] = result.topic_id
         made["num_partitions"], made["replication_factor"] = result.partitions, result.replication_factor
         topic = service.shell.cluster.topics_by_name.get(result.name)
-        made["configs"] = topic_config_entries(service.shell.cluster, topic) if topic else []
+        made["configs"] = topic_config_entries(service, topic) if topic else []
     return made
 
 

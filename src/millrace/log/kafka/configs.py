@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields as fields_of
 
+from millrace.core.admin import is_internal
 from millrace.core.cluster import ClusterState, TopicState
+from millrace.core.retention import RETENTION_BYTES, RETENTION_MS, Defaults, settings_of
 from millrace.core.topic_configs import TOPIC_CONFIGS, TopicConfig
 from millrace.errors import InvalidRequest, MillraceError, UnknownTopicOrPartition, from_code
 from millrace.log.kafka.shell import Service
@@ -18,12 +20,21 @@ TEXT, LONG, LIST = 2, 5, 7                         # Kafka's config types
 TIMEOUT_S = 30.0
 
 
-def topic_config_entries(cluster: ClusterState, topic: TopicState) -> list[Fields]:
-    return [_entry(cluster, topic, config) for config in TOPIC_CONFIGS.values()]
+def topic_config_entries(service: Service, topic: TopicState) -> list[Fields]:
+    return [_entry(service, topic, config) for config in TOPIC_CONFIGS.values()]
 
 
-def _entry(cluster: ClusterState, topic: TopicState, config: TopicConfig) -> Fields:
+def retention_values(cluster: ClusterState, topic: TopicState, defaults: Defaults) -> dict[str, int]:
+    """What is in force where the topic may say nothing."""
+    found = settings_of(internal=is_internal(topic.name), values=topic.values, defaults=defaults)
+    return {RETENTION_MS: found.retention_ms, RETENTION_BYTES: found.retention_bytes}
+
+
+def _entry(service: Service, topic: TopicState, config: TopicConfig) -> Fields:
+    cluster = service.shell.cluster
     value = cluster.topic_config(topic.topic_id, config.key)
+    if value is None:
+        value = retention_values(cluster, topic, service.shell.config.retention.defaults).get(config.key)
     source = FROM_TOPIC if config.key in topic.configs else FROM_DEFAULT
     text = None if value is None else str(value)
     kind = LONG if config.is_number else LIST if config.key == "cleanup.policy" else TEXT
@@ -35,7 +46,9 @@ def _entry(cluster: ClusterState, topic: TopicState, config: TopicConfig) -> Fie
 
 def _broker_entries(service: Service) -> list[Fields]:
     config, options = service.shell.config, service.options
-    values = {field.name: str(getattr(config, field.name)) for field in fields_of(config)}
+    values = {field.name: str(getattr(config, field.name)) for field in fields_of(config) if field.name != "retention"}
+    values["log.retention.ms"] = str(config.retention.defaults.retention_ms)
+    values["log.retention.bytes"] = str(config.retention.defaults.retention_bytes)
     values["auto.create.topics.enable"] = str(options.auto_create_topics).lower()
     return [
         {"name": name, "value": value, "read_only": True, "config_source": FROM_BROKER, "config_type": TEXT,
@@ -74,7 +87,7 @@ def _entries_of(service: Service, resource: Fields) -> list[Fields]:
         topic = shell.cluster.topics_by_name.get(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
-        return topic_config_entries(shell.cluster, topic)
+        return topic_config_entries(service, topic)
     if kind == BROKER:
         if name != str(shell.id):
             raise InvalidRequest(f"ask broker {name} for its own settings, this is broker {shell.id}")

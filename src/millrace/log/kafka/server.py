@@ -20,6 +20,7 @@ from millrace.link.conn import FrameConn
 from millrace.log.kafka import (
     admin,
     configs,
+    delete_records,
     fence,
     fetch,
     floors,
@@ -69,6 +70,7 @@ COLD: dict[int, Cold] = {
     Key.INIT_PRODUCER_ID: admin.init_producer_id,
     Key.CREATE_TOPICS: admin.create_topics,
     Key.DELETE_TOPICS: admin.delete_topics,
+    Key.DELETE_RECORDS: delete_records.delete_records,
     Key.CREATE_PARTITIONS: admin.create_partitions,
     Key.DESCRIBE_CONFIGS: configs.describe_configs,
     Key.ALTER_CONFIGS: configs.alter_configs,

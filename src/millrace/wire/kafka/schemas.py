@@ -318,6 +318,23 @@ response
         error_code: i16
         error_message: string ?0+
 
+api 21 DeleteRecords 0-2 flexible 2
+request
+    topics: []
+        name: string
+        partitions: []
+            partition_index: i32
+            offset: i64
+    timeout_ms: i32
+response
+    throttle_time_ms: i32
+    topics: []
+        name: string
+        partitions: []
+            partition_index: i32
+            low_watermark: i64
+            error_code: i16
+
 api 32 DescribeConfigs 1-4 flexible 4
 request
     resources: []

@@ -66,7 +66,7 @@ def truncate_before_the_journal_knows(plant: pytest.MonkeyPatch) -> None:
         home = self._home
         home.journal.add(Entry(kind, self.tp, home.next_generation(), offset, position, data))
 
-    plant.setattr(PartitionLog, "_tell_journal", tell)
+    plant.setattr(PartitionLog, "tell_journal", tell)
 
 
 def write_over_what_was_cut(plant: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from millrace import limits
 from millrace.log.kafka.shell import KafkaOptions
 from millrace.wire.kafka import apis
 from millrace.wire.records import Record, build_batch
@@ -243,14 +244,17 @@ def test_L20_settings_of_a_topic_are_read_and_changed(tmp_path: Path) -> None:
             configs = await read(version)
             assert configs["max.message.bytes"] == ("1000", 1)
             assert configs["cleanup.policy"] == ("delete", 5)
-            assert configs["retention.ms"] == ("-1", 5)
+            assert configs["retention.ms"] == (str(limits.RETENTION_MS), 5)
+            assert configs["retention.bytes"] == ("-1", 5)
         assert await change("IncrementalAlterConfigs", "replica.lag.time.max.ms", "9000") == 0
         assert (await read(4))["replica.lag.time.max.ms"] == ("9000", 1)
         assert (await read(4))["max.message.bytes"] == ("1000", 1)
         assert await change("IncrementalAlterConfigs", "max.message.bytes", None, operation=1) == 0
         assert (await read(4))["max.message.bytes"][1] == 5
         assert await change("IncrementalAlterConfigs", "max.message.bytes", "soon") == 40
-        assert await change("IncrementalAlterConfigs", "retention.ms", "60000") == 40
+        assert await change("IncrementalAlterConfigs", "cleanup.policy", "compact") == 40
+        assert await change("IncrementalAlterConfigs", "retention.ms", "60000") == 0
+        assert (await read(4))["retention.ms"] == ("60000", 1)
         assert await change("IncrementalAlterConfigs", "cleanup.policy", "x", operation=2) == 42
         assert await change("IncrementalAlterConfigs", "max.message.bytes", "1", name="nobody") == 3
         assert await change("AlterConfigs", "max.message.bytes", "7") == 0  # replaces: what is not named goes

@@ -1,0 +1,56 @@
+"""DeleteRecords: a client moves the start of its partitions forward [L23].
+
+In: offsets, -1 for all that is committed. Out: where each log starts now; POLICY_VIOLATION where a floor forbids it,
+OFFSET_OUT_OF_RANGE above the high watermark. Answered when the controller has recorded it and this leader has cut.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from millrace.core.admin import is_internal
+from millrace.errors import InvalidTopicName, MillraceError, OffsetOutOfRange
+from millrace.log.kafka.lookup import partition_named
+from millrace.log.kafka.shell import OWN, Service
+from millrace.log.partition import Partition
+from millrace.wire.kafka.codec import Fields
+
+log = structlog.get_logger(__name__)
+
+ALL = -1
+
+
+async def delete_records(service: Service, version: int, fields: Fields) -> Fields:
+    own = fields.get(OWN, False)
+    return {
+        "topics": [
+            {"name": topic["name"], "partitions": [
+                await _delete(service, topic["name"], wanted, own=own) for wanted in topic["partitions"]]}
+            for topic in fields["topics"]
+        ]
+    }
+
+
+async def _delete(service: Service, name: str, wanted: Fields, *, own: bool) -> Fields:
+    index: int = wanted["partition_index"]
+    try:
+        if is_internal(name) and not own:
+            raise InvalidTopicName(f"topic {name!r} is millrace's own")
+        partition = partition_named(service.shell, name.encode(), index)
+        start = await service.shell.delete_records(partition, _offset(partition, wanted["offset"]))
+    except MillraceError as error:
+        log.info("records are not deleted", topic=name, partition=index, why=str(error))
+        return {"partition_index": index, "low_watermark": -1, "error_code": error.kafka_code}
+    return {"partition_index": index, "low_watermark": start, "error_code": 0}
+
+
+def _offset(partition: Partition, wanted: int) -> int:
+    error = partition.refuse_read(-1)
+    if error is not None:
+        raise error
+    end = partition.latest_offset()
+    if wanted == ALL:
+        return end
+    if not 0 <= wanted <= end:
+        raise OffsetOutOfRange(f"{wanted} is outside 0..{end}")
+    return wanted
