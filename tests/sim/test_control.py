@@ -1,4 +1,4 @@
-"""The control plane of changefeeds in a thousand small worlds [C1-C9, V9, F10], and the proof that a flaw would be seen.
+"""The control plane of changefeeds in a thousand small worlds [C1-C9, V9, F10]; the proof that a flaw would be seen.
 
 More seeds: `.venv/bin/python -m millrace_sim.control --seeds 5000 --jobs 2`. A failed seed prints its own command.
 """
@@ -94,7 +94,8 @@ def test_the_worlds_are_hard_enough() -> None:
     records = {"SpanRecorded", "SpanPlaced", "SpansReplaced", "SpanEnded", "TableEnds", "TableTrouble", "SpecSettled",
                "FeedRewound", "ChangefeedChanged", "TableNeedsCopy"}
     messages = {"PrepareDispatcher", "StartDispatcher", "StopDispatcher", "PlaceMaintainer", "EndMaintainer"}
-    others = {"elections", "crash", "put out", "ChangefeedRemoved", "ChangefeedFailed", "isolated", "rejoined", "table begun"}
+    others = {"elections", "crash", "put out", "ChangefeedRemoved", "ChangefeedFailed", "isolated", "rejoined",
+              "table begun"}
     assert not [name for name in faults | records | messages | others if not seen[name]]
 
 

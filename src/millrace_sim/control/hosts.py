@@ -170,7 +170,9 @@ class MaintainerHost:
                 else:
                     self._answer(machine, machine.ddl.unknown)
             case BeginTable():
-                begun = data.kept.begin(effect.table, effect.made, effect.number) if effect.epoch >= data.ddl_fence else None
+                begun = None
+                if effect.epoch >= data.ddl_fence:
+                    begun = data.kept.begin(effect.table, effect.made, effect.number)
                 if begun is None:
                     self._answer(machine, machine.ddl.unknown)
                 else:

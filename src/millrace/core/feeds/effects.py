@@ -67,8 +67,8 @@ class WriteWatermark(NamedTuple):
 
 class BeginTable(NamedTuple):
     """Positions of a table that needs a copy, made anew under `made`, where a copy of it and all behind it are in the
-    log; before that, where rows of it were told, a truncation [F10]. `number`: of the base; with a later one it does not
-    begin, schema changes may stand before that which have not passed. Answer: `table_begun`."""
+    log; before that, where rows of it were told, a truncation [F10]. `number`: of the base. With a later one it does
+    not begin: schema changes may stand before that which have not passed. Answer: `table_begun`."""
 
     epoch: int
     table: TableId
