@@ -25,8 +25,8 @@ FOUND_WITHIN = {
     "checkpoint_no_barrier": 300, "checkpoint_placed": 5, "commit_any": 120, "create_late": 10, "drop_late": 10,
     "epochs_in_memory": 20, "fence": 30, "isolation_shared": 20, "leaves_at_once": 10, "maintainer_report": 30,
     "maintainer_sweep": 30, "mute_coordinator": 160, "no_bootstrap": 120, "rejoin_early": 40, "report": 20,
-    "rewind_unfenced": 80, "rewound_again": 5, "same_maintainer_epoch": 5, "scan": 5, "self_removal": 250,
-    "settings_kept": 10, "settled_early": 60, "token": 20, "unheard": 80,
+    "rewind_unfenced": 160, "rewound_again": 5, "same_maintainer_epoch": 5, "scan": 5, "self_removal": 250,
+    "settings_kept": 10, "settled_early": 120, "token": 20, "unheard": 80,
 }
 FOUND_WITHIN_LONG = {"close": 400, "newer_settings": 1_000, "put_out": 600}
 

@@ -56,7 +56,8 @@ class Part:
         self.step = limits.ROUND_OFFSETS_FIRST
         self.lister = LogTargets(around.client, feed=work.feed, source=work.span.table.source, shapes=around.shapes,
                                  tables=self.versions)
-        self.taker = Taker(self.machine, around.client, LogHome(around.client), self.lister)
+        home = LogHome(around.client, maintainer=work.maintainer)
+        self.taker = Taker(self.machine, around.client, home, self.lister)
 
     def versions(self) -> list[TableSchema]:
         """That rows at or beyond its position may have; the newest last."""

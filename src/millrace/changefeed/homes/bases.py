@@ -37,6 +37,7 @@ class FeedBases:
             found = await self.find(table, topic[0], told, partitions)
             if found is None or await self._floors.hold(self._needs(table, topic[1], found)):
                 return found
+            await asyncio.sleep(limits.HOME_LOOK_S)          # its brokers have not cut what the controller says is gone
 
     async def find(self, table: TableId, topic: str, told: Told, partitions: Sequence[int]) -> Base | None:
         """As the log is now."""

@@ -62,7 +62,8 @@ class Releasing:
             is_over = not there and self._state.ends.get(table, LEFT) != LEFT
             if table in self._state.needs or is_over or "released_goes_on" in self._flaws:
                 continue
-            records.append(TableNeedsCopy(table, why, told=there, wall_ms=wall_ms))
+            told = there or table in self._state.ends        # one that left, and was not recorded since
+            records.append(TableNeedsCopy(table, why, told=told, wall_ms=wall_ms))
             if there and self._state.ends.get(table) != LEFT:
                 records.append(TableEnds(table, LEFT))
         return records

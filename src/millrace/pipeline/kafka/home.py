@@ -21,8 +21,9 @@ from millrace.model.positions import Claim, PositionKey, StoredPosition, TargetE
 
 
 class LogHome:
-    def __init__(self, client: LogClient) -> None:
-        self._client, self._positions = client, PositionClient(client)
+    def __init__(self, client: LogClient, *, maintainer: int = 0) -> None:
+        """`maintainer`: its epoch, as far as is known: floors are its own."""
+        self._client, self._positions, self._maintainer = client, PositionClient(client), maintainer
 
     async def take(self, key: PositionKey, epoch: int, *, new_writer_id: int | None) -> StoredPosition:
         return await self._positions.take(key, epoch, new_writer_id=new_writer_id)
@@ -36,10 +37,10 @@ class LogHome:
         floors, owner = FloorClient(self._client), floors_owner(key.changefeed)
         wanted = {TopicPartition(end.topic_id, end.partition): end.offset for end in ends}
         while True:
-            present = (await floors.of_owner(owner)).epoch
-            with contextlib.suppress(Superseded):        # another maintainer came in between
-                await floors.set(owner, max(present, 0), wanted)
+            with contextlib.suppress(Superseded):        # another maintainer has come since
+                await floors.set(owner, self._maintainer, wanted)
                 return
+            self._maintainer = (await floors.of_owner(owner)).epoch
 
     async def claim(self, claims: Sequence[tuple[PositionKey, Claim]]) -> Collection[int]:
         granted = await asyncio.gather(*(self._granted(key, claim) for key, claim in claims))

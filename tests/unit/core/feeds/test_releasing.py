@@ -96,6 +96,13 @@ def test_F10_it_begins_anew_with_its_copy_under_a_fresh_epoch() -> None:
     assert feed.releasing.step() == []
 
 
+def test_F10_a_table_that_had_left_when_it_was_lost_again_is_truncated() -> None:
+    feed = Feed()
+    feed.write([TableEnds(T, LEFT)])
+    feed.end()
+    assert feed.lose() == [TableNeedsCopy(T, "cut", told=True, wall_ms=5)]
+
+
 def test_F10_a_table_that_never_began_is_not_truncated() -> None:
     feed = Feed()
     feed.end()
