@@ -1,4 +1,4 @@
-"""The control plane of changefeeds in a thousand small worlds [C1-C9, V9, F10]; the proof that a flaw would be seen.
+"""The control plane of changefeeds in a thousand small worlds [C1-C9, V9] [F10]; proof that a flaw would be seen.
 
 More seeds: `.venv/bin/python -m millrace_sim.control --seeds 5000 --jobs 2`. A failed seed prints its own command.
 """
