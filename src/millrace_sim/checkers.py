@@ -92,35 +92,43 @@ class History:
             raise Violation(f"{where}: {entry.value!r} is at {partition.places[entry.value]} and at {offset}")
 
     # -- the end -----------------------------------------------------------------------------------------------------
-    def finish(self, ends: dict[Where, int]) -> None:
-        """Everything below `ends` was read again. Nothing acknowledged is missing, and order holds."""
+    def finish(self, ends: dict[Where, int], starts: dict[Where, int] | None = None) -> None:
+        """Everything below `ends` was read again. Nothing acknowledged is missing, and order holds. `starts`: what lies
+        below was removed by retention, with leave; whoever has read it before is still believed."""
         for where, partition in self._partitions.items():
-            end = ends[where]
-            missing = [offset for offset in range(end) if offset not in partition.entries]
+            end, start = ends[where], (starts or {}).get(where, 0)
+            missing = [offset for offset in range(start, end) if offset not in partition.entries]
             if missing:
                 raise Violation(f"{where}: offsets {missing[:5]} below {end} were never read")
             beyond = [offset for offset in partition.entries if offset >= end]
             if beyond:
                 raise Violation(f"{where}: offsets {beyond[:5]} were read, and the log now ends at {end}")
-            self._check_acked(where, partition)
-            check_order(where, [partition.entries[offset] for offset in range(end)])
+            self._check_acked(where, partition, start)
+            known = next((n for n in range(start, -1, -1) if n - 1 not in partition.entries), 0)
+            check_order(where, [partition.entries[offset] for offset in range(known, end)], known)
 
-    def _check_acked(self, where: Where, partition: _Partition) -> None:
+    def _check_acked(self, where: Where, partition: _Partition, start: int) -> None:
         for value, offset in partition.acked.items():
             entry = partition.entries.get(offset)
+            if entry is None and offset < start:
+                continue
             if entry is None or entry.value != value:
                 raise Violation(f"{where}: LOST {value!r}, acknowledged at {offset}, where now is {entry}")
         for (writer, epoch), offset in partition.fences.items():
             entry = partition.entries.get(offset)
+            if entry is None and offset < start:
+                continue
             if entry is None or not entry.fence or entry[1:3] != (writer, epoch):
                 raise Violation(f"{where}: LOST fence of writer {writer} epoch {epoch} at {offset}: {entry}")
 
 
-def check_order(where: Where, entries: Iterable[Entry]) -> None:
-    """Per producer: sequences follow each other without gap or repeat; a fence is never passed by a lower epoch."""
+def check_order(where: Where, entries: Iterable[Entry], start: int = 0) -> None:
+    """Per producer: sequences follow each other without gap or repeat; a fence is never passed by a lower epoch.
+
+    `start`: the offset of the first entry."""
     fenced: dict[int, int] = {}
     following: dict[tuple[int, int], int] = {}
-    for offset, entry in enumerate(entries):
+    for offset, entry in enumerate(entries, start):
         producer, epoch = entry.producer_id, entry.producer_epoch
         if producer < 0:
             continue

@@ -19,6 +19,7 @@ from millrace.core.groups.state import State
 from millrace.log.broker import Broker
 from millrace.log.kafka.server import KafkaServer
 from millrace.log.partition import Partition
+from millrace.log.retention import Retention
 from millrace.ops.metrics import families, family, histogram
 from millrace.wire.kafka.apis import Key
 
@@ -51,6 +52,8 @@ FROM_STATS = {
     "millrace_replica_frames_out_total": "replica_frames_out",
     "millrace_replica_frames_in_total": "replica_frames_in",
     "millrace_group_rebalances_total": "group_rebalances",
+    "millrace_log_starts_moved_total": "log_starts_moved",
+    "millrace_floors_released_total": "floors_released",
 }
 
 
@@ -81,6 +84,7 @@ class BrokerCollector(Collector):
             yield from self._cluster()
             yield from self._replication()
             yield from self._groups()
+            yield from self._retention(self._broker.keeper.retention)
         yield from self._controller()
         yield from self._clients()
         for name, attribute in FROM_STATS.items():
@@ -126,6 +130,19 @@ class BrokerCollector(Collector):
         yield families("millrace_groups", [((state.value,), states[state]) for state in State])
         yield family("millrace_group_members", sum(len(g.members) for s in serving for g in s.by_name.values()))
         yield family("millrace_group_coordinators_loading", len(coordinators) - len(serving))
+
+    def _retention(self, retention: Retention) -> Iterator[Metric]:
+        broker = self._broker
+        logs = [p.log for p in broker.partitions.values() if p.log.is_loaded]
+        yield family("millrace_log_bytes", sum(log.size_bytes for log in logs))
+        yield family("millrace_floors", broker.cluster.floors.count)
+        cut = (broker.partitions.get(tp) for tp in broker.cluster.floors.log_starts)
+        led = [p for p in cut if p is not None and p.replica.is_leader][:PARTITION_SERIES_MAX]
+        yield families("millrace_partition_log_start", [(_labels(p), p.log.log_start) for p in led])
+        held = heapq.nlargest(PARTITION_SERIES_MAX, retention.held_by_owner().items(), key=lambda one: one[1])
+        ages = retention.age_by_owner()
+        yield families("millrace_floor_held_bytes", [((owner,), size) for owner, size in held])
+        yield families("millrace_floor_held_age_seconds", [((owner,), ages[owner]) for owner, _ in held])
 
     def _controller(self) -> Iterator[Metric]:
         """What only the holder of the office knows: when it last heard each broker, and its elections."""

@@ -13,7 +13,9 @@ from starlette.responses import Response
 from millrace import errors
 from millrace.api import peers
 from millrace.api.problems import Json, body_as, started
+from millrace.core.admin import is_internal
 from millrace.core.cluster import ClusterState, PartitionState, TopicState
+from millrace.core.retention import settings_of
 from millrace.errors import InvalidRequest, UnknownTopicOrPartition
 from millrace.log.broker import Broker
 from millrace.model.messages import AdminDone, CreateTopics, DeleteTopics, Message, NewTopic
@@ -44,9 +46,13 @@ async def get_topic(request: Request) -> Response:
     brokers = sorted({b for p in topic.partitions.values() for b in p.replicas})
     said = await asyncio.gather(*(_positions(broker, b, topic.topic_id) for b in brokers))
     by_broker = dict(zip(brokers, said, strict=True))
-    partitions = [describe(p, by_broker) for _, p in sorted(topic.partitions.items())]
+    partitions = [
+        {**describe(p, by_broker), **floors_on(broker.cluster, p, by_broker)}
+        for _, p in sorted(topic.partitions.items())
+    ]
     return Json({**summary(topic, _unhealthy_by_topic(broker.cluster)), "configs": topic.configs,
-                 "min_insync_replicas": topic.min_insync, "partitions": partitions})
+                 "min_insync_replicas": topic.min_insync, "retention": retention_of(broker, topic),
+                 "partitions": partitions})
 
 
 async def create_topic(request: Request) -> Response:
@@ -92,7 +98,9 @@ def summary(topic: TopicState, unhealthy: dict[UUID, tuple[int, int]]) -> dict[s
 
 
 def describe(p: PartitionState, by_broker: dict[int, Positions]) -> dict[str, Any]:
-    unknown = {"role": None, "leo": None, "hw": None, "log_start": None, "leader_epoch": None}
+    unknown: dict[str, Any] = {
+        "role": None, "leo": None, "hw": None, "log_start": None, "leader_epoch": None, "size_bytes": None, "held": [],
+    }
     return {
         "partition": p.tp.partition,
         "partition_cluster_id": str(p.cluster_id),
@@ -108,6 +116,31 @@ def describe(p: PartitionState, by_broker: dict[int, Positions]) -> dict[str, An
     }
 
 
+def floors_on(cluster: ClusterState, p: PartitionState, by_broker: dict[int, Positions]) -> dict[str, Any]:
+    """Who keeps the partition from where on [F10]. What a floor holds back is the leader's word, by its last pass."""
+    said = by_broker.get(p.leader, {}).get(p.tp.partition, {}).get("held", [])
+    held = {one["owner"]: one for one in said}
+    floors = [
+        {"owner": owner, "epoch": cluster.floors.owners[owner].epoch, "offset": str(offset),
+         "held_bytes": held.get(owner, {}).get("held_bytes", "0"), "age_s": held.get(owner, {}).get("age_s", 0)}
+        for owner, offset in cluster.floors.on(p.tp).items()
+    ]
+    released = [
+        {"owner": owner.name, "epoch": owner.epoch, "offset": str(one.offset), "why": one.why, "at_ms": str(one.at_ms)}
+        for owner in cluster.floors.owners_on(p.tp.topic_id)
+        for tp, one in owner.released.items() if tp == p.tp
+    ]
+    return {"log_start": str(cluster.floors.log_start(p.tp)), "floors": floors, "released": released}
+
+
+def retention_of(broker: Broker, topic: TopicState) -> dict[str, Any]:
+    found = settings_of(
+        internal=is_internal(topic.name), values=topic.values, defaults=broker.config.retention.defaults
+    )
+    return {"retention_ms": str(found.retention_ms), "retention_bytes": str(found.retention_bytes),
+            "segment_ms": str(found.segment_ms), "by_floors": found.by_floors}
+
+
 def own_positions(broker: Broker, topic_id: UUID) -> Positions:
     found: Positions = {}
     topic = broker.cluster.topic(topic_id)
@@ -118,7 +151,11 @@ def own_positions(broker: Broker, topic_id: UUID) -> Positions:
             found[index] = {
                 "role": "leader" if replica.is_leader else "follower",
                 "leo": str(replica.leo), "hw": str(replica.hw), "log_start": str(partition.log.log_start),
-                "leader_epoch": replica.leader_epoch,
+                "leader_epoch": replica.leader_epoch, "size_bytes": str(partition.log.size_bytes),
+                "held": [
+                    {"owner": one.owner, "held_bytes": str(one.size_bytes), "age_s": one.age_ms // 1000}
+                    for one in broker.held_on(partition.tp)
+                ],
             }
     return found
 

@@ -58,13 +58,16 @@ def list_(*, dir: str = ".millrace", output: Output = "table") -> None:
 
 @app.command
 def describe(name: str, *, dir: str = ".millrace", output: Output = "table") -> None:
-    """Show a topic's partitions with every replica's LEO, HW and epoch."""
+    """Show a topic's partitions with every replica's LEO, HW and epoch, its retention, and who keeps it."""
     path = path_to("topics", name)
     found = Api.of(dir).ask("GET", path)
     rows = [_partition_row(p) for p in found["partitions"]]
-    columns = ("partition", "leader", "epoch", "isr", "elr", "replicas: broker leo/hw@epoch")
-    title = f"{found['name']} {found['topic_id']}"
+    columns = ("partition", "leader", "epoch", "isr", "elr", "start", "bytes", "replicas: broker leo/hw@epoch")
+    title = f"{found['name']} {found['topic_id']}, kept {_kept(found['retention'])}"
     show(found, output, table_of(columns, rows, title=title))
+    floors = [row for p in found["partitions"] for row in _floor_rows(p)]
+    if floors and output == "table":
+        console().print(table_of(("partition", "floor of", "epoch", "offset", "holds bytes", "for", ""), floors))
 
 
 @app.command
@@ -86,7 +89,29 @@ def _partition_row(p: dict[str, Any]) -> tuple[Any, ...]:
     replicas = "  ".join(
         f"{r['broker']} {_known(r['leo'])}/{_known(r['hw'])}@{_known(r['leader_epoch'])}" for r in p["replicas"])
     leader = p["leader"] if p["leader"] >= 0 else f"offline ({p['why']})"
-    return p["partition"], leader, p["leader_epoch"], _ids(p["isr"]), _ids(p["elr"]), replicas
+    leading: dict[str, Any] = next((r for r in p["replicas"] if r["role"] == "leader"), {})
+    start, size = leading.get("log_start", p["log_start"]), leading.get("size_bytes")
+    return p["partition"], leader, p["leader_epoch"], _ids(p["isr"]), _ids(p["elr"]), start, _known(size), replicas
+
+
+def _floor_rows(p: dict[str, Any]) -> list[tuple[Any, ...]]:
+    held = [
+        (p["partition"], f["owner"], f["epoch"], f["offset"], f["held_bytes"], f"{f['age_s']} s", "")
+        for f in p["floors"]
+    ]
+    released = [
+        (p["partition"], f["owner"], f["epoch"], f["offset"], "-", "-", f"released: {f['why']}") for f in p["released"]
+    ]
+    return held + released
+
+
+def _kept(retention: dict[str, Any]) -> str:
+    if retention["by_floors"]:
+        return "down to its smallest floor"
+    ms, size = int(retention["retention_ms"]), int(retention["retention_bytes"])
+    kept = [f"{ms / 3_600_000:g} h"] if ms >= 0 else []
+    kept += [f"{size} bytes a partition"] if size >= 0 else []
+    return ", ".join(kept) or "for ever"
 
 
 def _ids(brokers: list[int]) -> str:

@@ -42,6 +42,10 @@ class EpochCache:
         entries = self.entries
         return entries[-1][0] if entries else NO_EPOCH
 
+    def first(self) -> int:
+        """The epoch of the first batch, -1 without one."""
+        return self.entries[0][0] if self.entries else NO_EPOCH
+
     def epoch_before(self, offset: int) -> int:
         """The epoch of the batch that ends at `offset`, -1 without one: what a follower says of its last batch."""
         at = bisect_right(self.entries, offset - 1, key=_start) - 1

@@ -249,7 +249,7 @@ class Replica:
         member = self.brokers.get(follower)
         if member is None or member.incarnation != incarnation:
             return Fence(NotLeader.kafka_code, self.leader_epoch)  # it or we will hear of the newer one
-        if offset < self.log_start:
+        if offset < self.log_start or self._is_beyond_compare(last_epoch):
             return OutOfRange(self.log_start)
         parted = self._parted(offset, last_epoch)
         if parted is not None:
@@ -269,6 +269,13 @@ class Replica:
         if epoch < self.leader_epoch:
             return Fence(FencedLeaderEpoch.kafka_code, self.leader_epoch)
         return Fence(UnknownLeaderEpoch.kafka_code, self.leader_epoch)  # ahead of us, or not a replica we know of
+
+    def _is_beyond_compare(self, last_epoch: int) -> bool:
+        """Its last batch is of an epoch that ended below our log start: where, nobody here knows any more. What it has
+        from there on differs, and what it has below is needed by nobody."""
+        if self.log_start == 0 or last_epoch == NO_EPOCH or self.flaws.no_truncation:
+            return False
+        return last_epoch < self.epochs.first()
 
     def _parted(self, offset: int, last_epoch: int) -> Diverged | None:
         """Log matching before any credit [L14]. Without a last batch there is nothing that could differ."""
@@ -415,9 +422,13 @@ class Replica:
         return (Truncate(to, to < self.hw),) if to < self.log_end else NOTHING
 
     def out_of_range(self, *, epoch: int, log_start: int) -> Effects:
-        """The leader's log starts above what we asked for."""
-        if self.is_leader or epoch != self.leader_epoch or log_start <= self.log_end:
+        """The leader's log starts above what we asked for, or above the last batch that both of us may have.
+
+        Once the leader of this epoch has served us, an answer that names what we have by now has come late."""
+        if self.is_leader or epoch != self.leader_epoch or (log_start <= self.log_end and self._matched):
             return NOTHING
+        if self.log_start == self.log_end == log_start:
+            return NOTHING  # it is so already
         return (Restart(log_start),)
 
     def truncated(self, to: int) -> None:

@@ -48,7 +48,7 @@ class Settings(NamedTuple):
 
 
 class File(NamedTuple):
-    """`next`: the offset behind it. `newest_ms` -1: no batch in it has a time."""
+    """`next`: the offset behind it. `newest_ms` 0 or below: no batch in it has a time, and age says nothing."""
 
     base: int
     next: int
@@ -85,12 +85,12 @@ def settings_of(*, internal: bool, values: Mapping[str, int | str], defaults: De
 
 def is_due_to_roll(settings: Settings, *, first_ms: int, newest_ms: int) -> bool:
     """By the times of its records, as Kafka: records of long ago that come today do not make a file each."""
-    return 0 <= first_ms < newest_ms - settings.roll_ms
+    return 0 < first_ms < newest_ms - settings.roll_ms
 
 
 def may_have_expired(settings: Settings, *, newest_ms: int, now_ms: int) -> bool:
     """All of a log whose newest record is of this time."""
-    return settings.retention_ms != NO_LIMIT and 0 <= newest_ms < now_ms - settings.retention_ms
+    return settings.retention_ms != NO_LIMIT and 0 < newest_ms < now_ms - settings.retention_ms
 
 
 def plan(

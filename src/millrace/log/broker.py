@@ -21,6 +21,7 @@ import structlog
 from millrace import limits
 from millrace.core.cluster import ClusterState
 from millrace.core.lease import check_lease_times
+from millrace.core.retention import Held
 from millrace.core.suspects import Suspects
 from millrace.errors import MillraceError, NotLeader
 from millrace.link.pool import LinkPool
@@ -151,6 +152,10 @@ class Broker:
     async def delete_records(self, partition: Partition, offset: int) -> int:
         """The new log start [L23]."""
         return await self._keeper().retention.delete_records(partition, offset)
+
+    def held_on(self, tp: TopicPartition) -> tuple[Held, ...]:
+        """What floors hold back, as this leader's last pass found."""
+        return self._keeper().retention.held.get(tp, ())
 
     # -- start and stop --------------------------------------------------------------------------------------------
 

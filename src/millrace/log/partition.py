@@ -381,11 +381,6 @@ class Partition:
         for stream in self.streams.values():
             stream.news()
 
-    def roll(self) -> None:
-        """Close the file that is appended to: what is in it is old."""
-        if not self.failed and self.log.log_end > self.log.log_start:
-            self.log.roll()
-
     # -- following -------------------------------------------------------------------------------------------------
 
     def append_replica(self, data: memoryview, *, epoch: int) -> bool:

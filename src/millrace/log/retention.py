@@ -35,6 +35,7 @@ from millrace.ops.ports import Ports
 
 log = structlog.get_logger(__name__)
 
+WAKE_S = 1.0
 OWN_REPLAY = "groups"      # the group topic's floor: from where its coordinator would be replayed
 
 
@@ -71,8 +72,10 @@ class Retention:
     # -- passes ----------------------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        if self._config.check_s > 0 and not self._closed:
-            at = next_look(self._loop.time(), self._config.check_s)
+        """A whole time after the start or the last pass, at a moment at which the process wakes anyway."""
+        check_s = self._config.check_s
+        if check_s > 0 and not self._closed:
+            at = next_look(self._loop.time() + check_s, min(check_s, WAKE_S))
             self._timer = self._loop.call_at(at, self._begin)
 
     def _begin(self) -> None:
@@ -95,7 +98,7 @@ class Retention:
         held: dict[TopicPartition, tuple[Held, ...]] = {}
         for tp, partition in list(self._around.partitions.items()):
             await turn.step()
-            if self._around.partitions.get(tp) is not partition or partition.failed or partition.log.failed:
+            if not self._is_here(partition) or partition.failed or partition.log.failed:
                 continue
             try:
                 plan = self._look_at(partition)
@@ -114,6 +117,11 @@ class Retention:
             await self._ask(cuts[: limits.CUTS_PER_CALL_MAX], release[: limits.CUTS_PER_CALL_MAX])
             cuts, release = cuts[limits.CUTS_PER_CALL_MAX :], release[limits.CUTS_PER_CALL_MAX :]
 
+    def _is_here(self, partition: Partition) -> bool:
+        """Also while a snapshot of the metadata is being taken in."""
+        around = self._around
+        return around.partitions.get(partition.tp) is partition and partition.topic_id in around.cluster.topics
+
     def _look_at(self, partition: Partition) -> Plan | None:
         """What could go; None: nothing, found without looking at a file."""
         logged = partition.log
@@ -128,8 +136,8 @@ class Retention:
         if logged.has_one_file and not expired and not logged.is_loaded:
             return None
         first_ms, newest_ms = logged.active_span_ms()
-        if expired or retention.is_due_to_roll(settings, first_ms=first_ms, newest_ms=newest_ms):
-            partition.roll()
+        if newest_ms >= 0 and (expired or retention.is_due_to_roll(settings, first_ms=first_ms, newest_ms=newest_ms)):
+            logged.roll()                              # not an empty file: a floor may hold what lies before it
         if logged.has_one_file:
             return None
         logged.delete_before(logged.log_start)         # files that were needed until something stood behind them
@@ -171,6 +179,14 @@ class Retention:
             for one in holdings:
                 total[one.owner] = total.get(one.owner, 0) + one.size_bytes
         return total
+
+    def age_by_owner(self) -> dict[str, float]:
+        """Seconds, of the oldest that an owner holds back."""
+        oldest: dict[str, float] = {}
+        for holdings in self.held.values():
+            for one in holdings:
+                oldest[one.owner] = max(oldest.get(one.owner, 0.0), one.age_ms / 1000)
+        return oldest
 
     # -- the controller --------------------------------------------------------------------------------------------
 

@@ -228,10 +228,14 @@ class Session:
         """What the follower asks for is gone. With where the log starts it is told what it cannot learn any more: the
         writers whose batches went [L28]."""
         self._stop(stream)
-        producers = partition.log.producers_for_restart(partition.replica.hw)
-        self._answer(
-            stream, OffsetOutOfRange.kafka_code, partition.replica.leader_epoch, NO_DIVERGENCE, producers
-        )
+        epoch = partition.replica.leader_epoch
+        try:
+            producers = partition.log.producers_for_restart(partition.replica.hw)
+        except Damaged as e:
+            self.refuse(stream, NotLeader.kafka_code, epoch)
+            self.host.damaged(partition, str(e))
+            return
+        self._answer(stream, OffsetOutOfRange.kafka_code, epoch, NO_DIVERGENCE, producers)
 
     def _answer(
         self, stream: Stream, error: int, leader_epoch: int, diverging: tuple[int, int], data: bytes = b""

@@ -100,6 +100,19 @@ BROKER_METRICS: dict[str, Measure] = {
     "millrace_client_connections_refused_total": Measure(COUNTER, "Client connections above the limit."),
     "millrace_sync_rounds_total": Measure(COUNTER, "Disk syncs; each makes many appends durable."),
     "millrace_disk_full_refusals_total": Measure(COUNTER, "Writes refused because the disk is nearly full."),
+    # -- retention and floors
+    "millrace_log_bytes": Measure(GAUGE, "Bytes of the logs in use on this broker; idle ones since its start are left "
+                                  "out."),
+    "millrace_log_starts_moved_total": Measure(COUNTER, "Logs whose front was removed on this broker."),
+    "millrace_partition_log_start": Measure(
+        GAUGE, "Where partitions led here start, of those that were ever cut, at most 200.", PARTITION),
+    "millrace_floors": Measure(GAUGE, "Floors registered at the controller, of all holders."),
+    "millrace_floor_held_bytes": Measure(
+        GAUGE, "On the leader: bytes that could go but for a holder's floors. The largest 200.", ("owner",)),
+    "millrace_floor_held_age_seconds": Measure(
+        GAUGE, "On the leader: age of the oldest records that a holder's floors keep. The same holders.", ("owner",)),
+    "millrace_floors_released_total": Measure(
+        COUNTER, "Floors taken from a holder beyond its budget, found by this broker: it needs a copy."),
     "millrace_disk_free_bytes": Measure(GAUGE, "Free bytes of the disk under the data directory."),
     "millrace_disk_total_bytes": Measure(GAUGE, "Size of the disk under the data directory."),
 }

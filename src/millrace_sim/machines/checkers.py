@@ -57,7 +57,7 @@ class Checker:
             raise Violation(f"HW of broker {node.id} is {hw}, its LEO {replica.leo}, its log ends at {log.end}")
         self.hw[key] = hw
         known = self.committed.setdefault(log.tp, [])
-        for offset in range(before, hw):
+        for offset in range(max(before, log.start), hw):
             entry = log.entries[offset]
             if offset == len(known):
                 known.append(entry)
@@ -80,7 +80,9 @@ class Checker:
         """[L11] Acknowledged by all means: on as many disks as min.insync.replicas asks for."""
         if self.symptoms_only:
             return
-        copies = sum(1 for log in logs if log.synced > offset and log.entries[offset] == entry)
+        copies = sum(
+            1 for log in logs if log.start > offset or (log.synced > offset and log.entries[offset] == entry)
+        )
         if copies + self.wiped < min_insync:
             raise Violation(f"offset {offset} acked with {copies} durable copies, min.insync.replicas is {min_insync}")
 
@@ -113,10 +115,10 @@ class Checker:
 
     def at_end(self, tp: TopicPartition, log: DiskLog) -> None:
         """`log` is the leader's when all is quiet."""
-        entries = log.entries
         known = self.committed.get(tp, [])
-        if entries[: len(known)] != known:
+        if log.entries[log.start : len(known)] != known[log.start :]:
             raise Violation(f"{tp.partition}: a committed entry changed or vanished")
+        entries = known[: log.start] + log.entries[log.start :]      # what was removed by leave counts as it was
         for value, acked in self.acked.items():
             there = acked.offset < len(entries) and entries[acked.offset].value == value
             if acked.tp == tp and acked.acks == -1 and not there:

@@ -23,14 +23,21 @@ class Entry(NamedTuple):
     fence: bool = False
 
 
-class DiskLog:
-    """`synced`: entries that survive a power cut. `ghost`: what an unsynced truncation may give back after one."""
+GONE = Entry(-1, -1)       # stands where the front of a log was removed
 
-    __slots__ = ("entries", "epochs", "ghost", "hw_saved", "in_sync", "producers", "synced", "tp")
+
+class DiskLog:
+    """`synced`: entries that survive a power cut. `ghost`: what an unsynced truncation may give back after one.
+
+    `start`: below it all is gone, and `front` is what is known of producers from there."""
+
+    __slots__ = ("entries", "epochs", "front", "ghost", "hw_saved", "in_sync", "producers", "start", "synced", "tp")
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
         self.entries: list[Entry] = []
+        self.start = 0
+        self.front = b""
         self.synced = 0
         self.in_sync = -1  # end of the sync that is under way
         self.hw_saved = 0
@@ -49,14 +56,40 @@ class DiskLog:
         replay(self.producers, entry, offset)
         return offset
 
+    def start_at(self, offset: int) -> None:
+        """The journal knows it at once."""
+        self.front = self._rebuilt(offset).before(offset)
+        self.entries[self.start : offset] = [GONE] * (offset - self.start)
+        self.start = offset
+        self.epochs.log_started(offset)
+        self.producers.log_started(offset)
+
+    def restart_at(self, offset: int, producers: bytes) -> None:
+        self.entries = [GONE] * offset
+        self.start = self.synced = self.hw_saved = offset
+        self.in_sync, self.ghost = -1, (0, [])
+        self.front = producers
+        self.epochs.entries.clear()
+        self.producers = restored(producers)
+
+    def _rebuilt(self, end: int) -> Producers:
+        return rebuilt_producers(self.entries[:end], self.start, self.front)
+
+    def producers_for_restart(self, committed: int) -> bytes:
+        producers = self.producers.at(committed)
+        return (producers or self._rebuilt(committed)).before(self.start)
+
     def truncate(self, to: int) -> None:
+        if to <= self.start:
+            self.restart_at(to, self._rebuilt(to).before(to))
+            return
         self.ghost = (to, self.entries[to : self.synced])
         del self.entries[to:]
         self.synced = min(self.synced, to)
         self.in_sync = min(self.in_sync, to)
         self.epochs.truncated(to)
         if not self.producers.truncated(to):
-            self.producers = rebuilt_producers(self.entries)
+            self.producers = self._rebuilt(to)
 
     def sync_done(self) -> None:
         self.synced = max(self.synced, self.in_sync)
@@ -75,9 +108,9 @@ class DiskLog:
         """What a start finds on the disk it makes durable, and derives the rest from it."""
         self.synced, self.in_sync, self.ghost = len(self.entries), -1, (0, [])
         self.epochs = EpochCache()
-        for offset, entry in enumerate(self.entries):
+        for offset, entry in enumerate(self.entries[self.start :], self.start):
             self.epochs.appended(entry.epoch, offset)
-        self.producers = rebuilt_producers(self.entries)
+        self.producers = self._rebuilt(self.end)
         self.hw_saved = min(self.hw_saved, len(self.entries))
 
 
@@ -102,8 +135,12 @@ def replay(producers: Producers, entry: Entry, offset: int) -> None:
     )
 
 
-def rebuilt_producers(entries: list[Entry]) -> Producers:
-    producers = Producers()
-    for offset, entry in enumerate(entries):
+def restored(front: bytes) -> Producers:
+    return Producers.restore(front) if front else Producers()
+
+
+def rebuilt_producers(entries: list[Entry], start: int = 0, front: bytes = b"") -> Producers:
+    producers = restored(front)
+    for offset, entry in enumerate(entries[start:], start):
         replay(producers, entry, offset)
     return producers

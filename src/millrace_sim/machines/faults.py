@@ -8,6 +8,7 @@ NEVER = 1e9
 
 # Points of the machines right after which a fault may strike: rare flaws are found there, hardly ever by the clock.
 TIED = ("acked", "led", "followed", "appended", "synced", "fetched", "proposed", "decided", "registered")
+CUT = "cut"                # only in worlds with retention: the others stay what they were
 
 
 class Faults:
@@ -41,7 +42,7 @@ class Faults:
         self.wipe_at_s = rng.uniform(1, 5) if rng.random() < 0.25 else NEVER
         tied = some(0.7, 0.002, 0.03)
         chosen = [name for name in TIED if rng.random() < 0.4]
-        self._tied = {name: tied for name in chosen if tied}
+        self._tied = {name: tied for name in (*chosen, CUT) if tied}
         self.tied: dict[str, float] = {}
         self.tied_kinds = rng.choice((("crash",), ("crash", "pause"), ("crash", "pause", "power_cut"), ("power_cut",)))
 

@@ -27,11 +27,11 @@ from millrace.model.messages import (
     Registered,
     RemoteError,
 )
-from millrace.model.records import BrokerUnfenced, Endpoint, PartitionChanged
+from millrace.model.records import BrokerUnfenced, Endpoint, LogStartsAdvanced, PartitionChanged
 from millrace_sim.machines.disk import Disk
 from millrace_sim.machines.office import Office
 from millrace_sim.machines.partition import Part
-from millrace_sim.machines.wire import Call, Data, Fetch, NotProduced, Parted, Produce, Reply
+from millrace_sim.machines.wire import Call, Data, Fetch, NotProduced, Parted, Produce, Reply, StartOver
 
 if TYPE_CHECKING:
     from millrace_sim.machines.world import World
@@ -161,9 +161,12 @@ class Node:
         if m.start != self.cluster.index:
             return
         touched: dict[TopicPartition, None] = {}
+        started: dict[TopicPartition, None] = {}
         for index, record in enumerate(m.records, m.start + 1):
             self.cluster.replay(index, record)
-            if isinstance(record, PartitionChanged):
+            if isinstance(record, LogStartsAdvanced):
+                started.update((one.tp, None) for one in record.starts)
+            elif isinstance(record, PartitionChanged):
                 touched[TopicPartition(record.topic_id, record.partition)] = None
             elif isinstance(record, BrokerUnfenced) and record.broker == self.id:
                 self._beat_at = 0.0
@@ -173,6 +176,9 @@ class Node:
                 self.has_roles = True
                 self._beat_at = 0.0
             self._take_roles(touched)
+            for tp in started:
+                if tp in self.parts:
+                    self.parts[tp].start_recorded()
         self._poll(self.clock())
 
     def _take_roles(self, touched: dict[TopicPartition, None]) -> None:
@@ -189,7 +195,7 @@ class Node:
 
     def on_message(self, src: int, message: object) -> None:
         kind = type(message)
-        if kind is Fetch or kind is Data or kind is Parted:
+        if kind is Fetch or kind is Data or kind is Parted or kind is StartOver:
             part = self.parts.get(message.tp)  # type: ignore[attr-defined]
             if part is not None:
                 part.on_message(src, message)

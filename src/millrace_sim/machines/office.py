@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from millrace.core import balance, election
+from millrace.core import balance, election, floor_calls
 from millrace.core.cluster import ClusterState
 from millrace.core.decision import Decision
 from millrace.core.sessions import Sessions
@@ -19,7 +19,10 @@ from millrace.core.tenure import Tenure
 from millrace.errors import MillraceError
 from millrace.model.ids import TopicPartition
 from millrace.model.messages import (
+    AdvanceLogStarts,
     AlterIsr,
+    AskFloors,
+    FloorsAnswer,
     Heartbeat,
     Message,
     MetadataPoll,
@@ -205,6 +208,11 @@ class Office:
             return election.alter_isr(self.state, m, token=token, flaws=flaws)
         if isinstance(m, Register):
             return election.register(self.state, m, token=token, flaws=flaws, leos=self.leos)
+        if isinstance(m, AdvanceLogStarts):
+            return floor_calls.advance(self.state, m, token=token, flaws=flaws)
+        if isinstance(m, AskFloors):
+            decision = floor_calls.decide(self.state, m.call)
+            return Decision(decision.records, FloorsAnswer(token, decision.reply))
         assert isinstance(m, RaiseEpoch)
         return election.raise_epoch(self.state, m, token=token)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from millrace.core.cluster import PartitionState
 from millrace.core.producers import NO_PRODUCER
 from millrace.core.replication import (
+    AdvanceLogStart,
     Assignment,
     BecameFollower,
     BecameLeader,
@@ -15,14 +16,16 @@ from millrace.core.replication import (
     Effects,
     HwMoved,
     LostLeadership,
+    OutOfRange,
     ProposeIsr,
     Replica,
+    Restart,
     Serve,
     Truncate,
 )
 from millrace.model.messages import RaiseEpoch, ReplicaReport
 from millrace_sim.machines.disk import DiskLog
-from millrace_sim.machines.wire import Data, Fetch, NotProduced, Parted, Produce, Produced
+from millrace_sim.machines.wire import Data, Fetch, NotProduced, Parted, Produce, Produced, StartOver
 
 if TYPE_CHECKING:
     from millrace_sim.machines.node import Node
@@ -43,7 +46,8 @@ class Part:
         self.log = log
         times = node.world.times
         self.replica = Replica(
-            node.id, epochs=log.epochs, brokers=node.cluster.brokers, log_end=log.end, hw=log.hw_saved,
+            node.id, epochs=log.epochs, brokers=node.cluster.brokers, log_start=log.start, log_end=log.end,
+            hw=log.hw_saved,
             lag_s=times.lag_s, retry_s=times.propose_s, flaws=node.world.flaws,
         )
         self._waiters: list[Waiter] = []
@@ -62,6 +66,7 @@ class Part:
         self.take(self.replica.assigned(self.node.clock(), a))
 
     def tick(self, now: float) -> None:
+        self.start_recorded()
         if self.replica.needs_tick:
             self.take(self.replica.tick(now))
         elif not self.replica.is_leader and now >= self._fetch_at:
@@ -88,8 +93,26 @@ class Part:
                 node.world.struck(node, "followed")
             elif isinstance(effect, Truncate):
                 self._truncate(effect)
+            elif isinstance(effect, AdvanceLogStart):
+                self.start_at(effect.to)
             elif isinstance(effect, DiskEpochAhead):
                 node.call(RaiseEpoch(node.id, node.incarnation, *self.log.tp, effect.disk_epoch))
+
+    def start_recorded(self) -> None:
+        start = self.node.cluster.floors.log_start(self.log.tp)
+        if start > self.log.start:
+            self.take(self.replica.start_recorded(start))
+
+    def start_at(self, start: int) -> None:
+        start = min(start, self.log.synced)
+        if start <= self.log.start:
+            return
+        self.node.world.retention.on_cut(self.node, self.log, start)
+        self.log.start_at(start)
+        self.replica.log_started(start)
+        if self.replica.is_leader:
+            self._answer_polls()
+        self.node.world.struck(self.node, "cut")
 
     def _hw_moved(self) -> None:
         replica = self.replica
@@ -150,9 +173,10 @@ class Part:
             world.send(node.id, waiter.client, NotProduced(waiter.request_id, "not_leader", -1))
             return
         entry = log.entries[waiter.offset]
-        world.checker.on_ack(log.tp, waiter.offset, entry.value, waiter.acks)
-        if waiter.acks == -1:
-            world.check_copies(log.tp, waiter.offset, entry, self.replica.min_insync)
+        if waiter.offset >= log.start:          # else a repeat of what was removed since
+            world.checker.on_ack(log.tp, waiter.offset, entry.value, waiter.acks)
+            if waiter.acks == -1:
+                world.check_copies(log.tp, waiter.offset, entry, self.replica.min_insync)
         world.send(node.id, waiter.client, Produced(waiter.request_id, waiter.offset))
         world.acks += 1
         world.struck(node, "acked")
@@ -182,6 +206,8 @@ class Part:
             self._data(m)
         elif isinstance(m, Parted):
             self.take(self.replica.diverged(epoch=m.epoch, at_epoch=m.at_epoch, end=m.end))
+        elif isinstance(m, StartOver):
+            self._start_over(m)
 
     def _fetched(self, follower: int, m: Fetch) -> None:
         node, replica = self.node, self.replica
@@ -197,6 +223,11 @@ class Part:
             node.world.send(
                 node.id, follower, Parted(m.tp, m.fetch_id, replica.leader_epoch, answer.epoch, answer.end)
             )
+        elif isinstance(answer, OutOfRange):
+            told = b"" if node.world.flaws.writers_forgotten else self.log.producers_for_restart(replica.hw)
+            node.world.send(
+                node.id, follower, StartOver(m.tp, m.fetch_id, replica.leader_epoch, answer.log_start, told)
+            )
 
     def _answer_polls(self) -> None:
         for follower, fetch in list(self._polls.items()):
@@ -205,12 +236,14 @@ class Part:
     def _answer_poll(self, follower: int, m: Fetch) -> None:
         """Answered when there is data or a higher HW; else the follower waits (long poll)."""
         replica, log = self.replica, self.log
-        if m.offset >= log.end and m.hw >= replica.hw:
+        if m.offset < log.start:
+            return                              # it is told when it asks again
+        if m.offset >= log.end and m.hw >= replica.hw and m.log_start >= log.start:
             return
         del self._polls[follower]
         upto = m.offset + self.node.world.times.fetch_entries
         entries = tuple(log.entries[m.offset : upto])
-        data = Data(m.tp, m.fetch_id, replica.leader_epoch, m.offset, entries, replica.hw)
+        data = Data(m.tp, m.fetch_id, replica.leader_epoch, m.offset, entries, replica.hw, log.start)
         self.node.world.send(self.node.id, follower, data)
 
     def _fetch(self) -> None:
@@ -222,7 +255,8 @@ class Part:
         self._fetch_at = node.clock() + node.world.times.fetch_retry_s
         offset, last_epoch = replica.fetch_position()
         fetch = Fetch(
-            self.log.tp, self._fetch_id, node.incarnation, replica.leader_epoch, offset, last_epoch, replica.hw
+            self.log.tp, self._fetch_id, node.incarnation, replica.leader_epoch, offset, last_epoch, replica.hw,
+            self.log.start,
         )
         node.world.send(node.id, replica.leader, fetch)
 
@@ -234,6 +268,14 @@ class Part:
             replica.replicated(log.end)
             node.request_sync(self)
             node.world.struck(node, "fetched")
-        self.take(replica.leader_hw(epoch=m.epoch, hw=m.hw, log_start=0))
+        self.take(replica.leader_hw(epoch=m.epoch, hw=m.hw, log_start=m.log_start))
         if m.fetch_id == self._fetch_id:
+            self._fetch()
+
+    def _start_over(self, m: StartOver) -> None:
+        for effect in self.replica.out_of_range(epoch=m.epoch, log_start=m.log_start):
+            assert isinstance(effect, Restart)
+            self.log.restart_at(effect.at, m.producers)
+            self.replica.restarted(effect.at)
+            self.node.world.struck(self.node, "cut")
             self._fetch()

@@ -32,6 +32,7 @@ class Fetch(NamedTuple):
     offset: int
     last_epoch: int
     hw: int
+    log_start: int
 
 
 class Data(NamedTuple):
@@ -41,6 +42,7 @@ class Data(NamedTuple):
     base: int
     entries: tuple[Entry, ...]
     hw: int
+    log_start: int
 
 
 class Parted(NamedTuple):
@@ -49,6 +51,16 @@ class Parted(NamedTuple):
     epoch: int
     at_epoch: int
     end: int
+
+
+class StartOver(NamedTuple):
+    """What was asked for is gone; `producers` is what cannot be learned from the rest."""
+
+    tp: TopicPartition
+    fetch_id: int
+    epoch: int
+    log_start: int
+    producers: bytes
 
 
 class Produce(NamedTuple):

@@ -26,6 +26,7 @@ from millrace_sim.machines.clients import KINDS, Client
 from millrace_sim.machines.disk import Disk, Entry
 from millrace_sim.machines.faults import NEVER, Faults
 from millrace_sim.machines.node import Node
+from millrace_sim.machines.retention import Retention
 from millrace_sim.machines.store import Append, Appended, Call, SimStore
 from millrace_sim.machines.wire import CLIENTS, STORE
 
@@ -78,6 +79,7 @@ class World:
         self._ids = 0
         self._wiped = False
         self._kept_down = -1
+        self.retention = Retention(self)
         self._build()
 
     def _build(self) -> None:
@@ -168,6 +170,7 @@ class World:
         if isinstance(answer, Appended) and isinstance(call, Append):
             for record in call.records:
                 self.say(f"record {record}")
+                self.retention.on_record(record)
                 if isinstance(record, PartitionChanged):
                     self.checker.on_record(record)
                 elif isinstance(record, BrokerFenced) and record.reason == "silent":
@@ -318,6 +321,7 @@ class World:
             (faults.suspect_every_s, self._suspicions),
         ):
             self._again(every_s, action)
+        self.retention.begin()
         if faults.wipe_at_s < NEVER:
             self.at(faults.wipe_at_s, self._strike, self._wipe)
         self._until(lambda: self.now >= start + self.times.chaos_s, NEVER, "")
@@ -380,6 +384,7 @@ class World:
         for tp in self.tps:
             leader = self.nodes[self.replicas[tp][0]].parts[tp].replica.leader
             self.checker.at_end(tp, self.nodes[leader].parts[tp].log)
+            self.retention.at_end(tp, [self.nodes[b].parts[tp].log for b in self.replicas[tp]])
         self._check_metadata()
 
     def _one_down(self) -> None:
@@ -414,7 +419,7 @@ class World:
             len(leading) == 1
             and all(p.replica.leader_epoch == leading[0].replica.leader_epoch for p in parts)
             and leading[0].replica.isr == frozenset(self.replicas[tp])
-            and all(p.log.entries == first.log.entries for p in parts)
+            and all((p.log.start, p.log.entries) == (first.log.start, first.log.entries) for p in parts)
             and all(p.replica.hw == p.replica.leo == p.log.end for p in parts)
             and not leading[0].replica.needs_tick
         )

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from millrace.wire.kafka.apis import decode_response, encode_request
+from millrace.wire.kafka.apis import OWN_CLIENT_ID, decode_response, encode_request
 from millrace_sim.checkers import Where
 
 KAFKA_PORT = 9092
+OWN_CALLS = ("Floors",)
+NO_ID = UUID(int=0)
 Fields = dict[str, Any]
 
 
@@ -71,7 +73,8 @@ class Connection:
             return asked.answer
         self._correlation += 1
         self._asked.append(asked)
-        self._writer.write(encode_request(name, version, self._correlation, fields, client_id="sim"))
+        client_id = OWN_CLIENT_ID + "sim" if name in OWN_CALLS else "sim"
+        self._writer.write(encode_request(name, version, self._correlation, fields, client_id=client_id))
         return asked.answer
 
     async def _receive(self) -> None:
@@ -115,6 +118,7 @@ class Client:
         self.leaders: dict[Where, Leader] = {}
         self.isr: dict[Where, frozenset[int]] = {}
         self.topic_ids: dict[str, UUID] = {}
+        self._asked_ids: dict[str, UUID] = {}
         self._connections: dict[int, Connection] = {}
         self._next_broker = 0
 
@@ -212,3 +216,35 @@ class Client:
         version = self.dialect.init_producer_id
         answer = await self.call(broker, "InitProducerId", version, {"transaction_timeout_ms": 60_000})
         return None if answer["error_code"] else (answer["producer_id"], answer["producer_epoch"])
+
+    async def offset_of(self, where: Where, which: int) -> int:
+        """-2 the log start, -1 the high watermark."""
+        partition = {"partition": where[1], "timestamp": which, "current_leader_epoch": -1}
+        fields = {"topics": [{"name": where[0], "partitions": [partition]}]}
+        answer = await self.call(self.leader_of(where).broker, "ListOffsets", 4, fields)
+        found = answer["topics"][0]["partitions"][0]
+        if found["error_code"]:
+            raise CallFailed(f"ListOffsets of {where}: error {found['error_code']}")
+        offset: int = found["offset"]
+        return offset
+
+    async def topic_id(self, name: str) -> UUID:
+        """Also for those whose dialect does not tell."""
+        known = self.topic_ids.get(name, NO_ID)
+        if known != NO_ID:
+            return known
+        if name not in self._asked_ids:
+            fields = {"topics": [{"name": name}]}
+            answer = await self.call(sorted(self.brokers)[self._next_broker], "Metadata", 12, fields)
+            self._asked_ids[name] = answer["topics"][0]["topic_id"]
+        return self._asked_ids[name]
+
+    async def floors(self, call: bytes) -> bytes | None:
+        """What was told; None: refused."""
+        ids = sorted(self.brokers)
+        self._next_broker = (self._next_broker + 1) % len(ids)
+        answer = await self.call(ids[self._next_broker], "Floors", 0, {"call": call})
+        if answer["error_code"]:
+            raise CallFailed(f"Floors: error {answer['error_code']}")
+        told: bytes | None = answer["told"]
+        return None if told is None else bytes(told)

@@ -6,11 +6,13 @@ In: a healed world. Out: nothing, or a `Violation` that names what did not come 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from millrace.model.records import PartitionChanged
 from millrace.ops.ports import Ports
 from millrace_sim.checkers import Violation, Where
+from millrace_sim.shell.holders import Holder
 from millrace_sim.shell.workload import Consumer, Producer, Progress, refresh
 
 if TYPE_CHECKING:
@@ -101,8 +103,12 @@ async def judge(world: World, ports: Ports) -> None:
             client=client, history=world.history, random=ports.random, where=where, progress=Progress("final reader")
         )
         ends[where] = await _read_all(reader)
-    world.history.finish(ends)
+    starts = {where: await client.offset_of(where, -2) for where in world.wheres}
+    for holder in world.holders:
+        await Holder.check(replace(holder, client=client))
+    world.history.finish(ends, starts)
     compare_replicas(world)
+    compare_writers(world)
     check_controller_log(world)
 
 
@@ -130,7 +136,7 @@ def compare_replicas(world: World) -> None:
         for host, broker in world.running():
             partition = broker.partition(where[0].encode(), where[1])
             assert partition is not None
-            content, position = b"", partition.log.log_start
+            content, position = b"", max(starts_of(world, where))
             while position < partition.replica.hw:
                 chunk = partition.log.read(position, 1 << 20, upto=partition.replica.hw)
                 assert chunk is not None, f"{where} on {host.name}: nothing at {position}"
@@ -140,6 +146,25 @@ def compare_replicas(world: World) -> None:
         shortest = min(len(content) for _, content in copies.values())
         if len({content[:shortest] for _, content in copies.values()}) > 1:
             raise Violation(f"{where}: replicas differ: {[(n, p, len(c)) for n, (p, c) in copies.items()]}")
+
+
+def compare_writers(world: World) -> None:
+    """[L28] Whoever may lead next knows the same of every writer, also of those whose batches are gone."""
+    for where in world.wheres:
+        found = [(host.name, broker.partition(where[0].encode(), where[1])) for host, broker in world.running()]
+        logs = {name: partition.log for name, partition in found if partition is not None}
+        if len({log.log_end for log in logs.values()}) > 1:
+            continue                # the last writes are still on their way
+        first, *others = logs
+        for other in others:
+            if logs[first].producers.by_id != logs[other].producers.by_id:
+                raise Violation(f"{where}: {first} and {other} know different things of writers")
+
+
+def starts_of(world: World, where: Where) -> list[int]:
+    """Replicas are cut one by one: what they all have begins where the last of them begins."""
+    found = [broker.partition(where[0].encode(), where[1]) for _, broker in world.running()]
+    return [partition.log.log_start for partition in found if partition is not None]
 
 
 def controller_view(world: World) -> dict[tuple[object, int], PartitionChanged]:

@@ -11,10 +11,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from millrace.core import floor_calls
 from millrace.core.flaws import Flaws
+from millrace.core.floors import Floors
 from millrace.core.producers import Producers
 from millrace.core.replication import Replica
 from millrace.log import keeper
+from millrace.log.files.partition_log import PartitionLog
 from millrace.log.partition import Partition
 from millrace_sim.disk import SimDisk
 
@@ -66,6 +69,19 @@ def _serve_uncommitted() -> list[Patch]:
     return [(Partition, "read", read)]
 
 
+def _cut_above_floor() -> list[Patch]:
+    """The controller records log starts whatever floors stand there, and leaders do not look at them either."""
+    return [
+        (floor_calls, "_cut", lambda state, broker, cut, tp, gone, flaws: (cut.start, "")),
+        (Floors, "on", lambda self, tp: {}),
+    ]
+
+
+def _forget_writers() -> list[Patch]:
+    """A follower that starts over is told nothing of the writers whose batches went."""
+    return [(PartitionLog, "producers_for_restart", lambda self, committed: b"")]
+
+
 PLANTS: dict[str, Callable[[], list[Patch]]] = {
     "credit_on_send": _core("credit_on_send"),
     "hw_over_known": _core("hw_over_known"),
@@ -74,6 +90,8 @@ PLANTS: dict[str, Callable[[], list[Patch]]] = {
     "never_sync": _never_sync,
     "forget_sequences": _forget_sequences,
     "serve_uncommitted": _serve_uncommitted,
+    "cut_above_floor": _cut_above_floor,
+    "forget_writers": _forget_writers,
 }
 
 

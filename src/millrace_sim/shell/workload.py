@@ -15,6 +15,7 @@ from millrace.wire import records
 from millrace_sim.checkers import Entry, History, Violation, Where
 from millrace_sim.shell.client import CallFailed, Client, Fields
 
+OFFSET_OUT_OF_RANGE = 1
 INVALID_PRODUCER_EPOCH = 47
 BATCHES_IN_FLIGHT_MAX = 3
 PRODUCE_TIMEOUT_MS = 2000
@@ -227,10 +228,19 @@ class Consumer:
             return False
         if answer["error_code"]:
             self.progress.last_error = f"error {answer['error_code']}"
+            if answer["error_code"] == OFFSET_OUT_OF_RANGE:
+                await self._skip_what_is_gone()
             return False
         self.end = answer["high_watermark"]
         self._take(bytes(answer["records"] or b""))
         return True
+
+    async def _skip_what_is_gone(self) -> None:
+        """As a consumer with auto.offset.reset=earliest."""
+        try:
+            self.position = max(self.position, await self.client.offset_of(self.where, -2))
+        except CallFailed as exc:
+            self.progress.last_error = str(exc)
 
     def _take(self, data: bytes) -> None:
         for header in records.parse_batches(data) if data else ():

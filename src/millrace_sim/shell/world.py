@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from millrace import limits
 from millrace.errors import Damaged, MillraceError
 from millrace.log.broker import Broker
 from millrace.log.config import BrokerConfig
@@ -30,6 +31,7 @@ from millrace_sim.kit import Sim
 from millrace_sim.processes import Host, Process
 from millrace_sim.shell import final
 from millrace_sim.shell.client import DIALECTS, KAFKA_PORT, CallFailed, Client
+from millrace_sim.shell.holders import LOG_FILE_BYTES, Holder, has_retention, retention_of
 from millrace_sim.shell.logs import captured
 from millrace_sim.shell.nemesis import Nemesis
 from millrace_sim.shell.workload import Consumer, Producer, Progress, Writer, WriterEpochs, refresh
@@ -80,6 +82,7 @@ class World:
         self.brokers: dict[str, Broker] = {}
         self.ends: dict[str, MillraceError | OSError] = {}
         self.progress: list[Progress] = []
+        self.holders: list[Holder] = []
         machine = "m" if self.faults.shared_machine else None
         self.broker_hosts = [self.sim.add_host(f"b{i}", machine=machine) for i in (1, 2, 3)]
         self.client_hosts = [self.sim.add_host(f"c{i}") for i in (1, 2, 3)]
@@ -127,7 +130,8 @@ class World:
     def _config(self, host: Host) -> BrokerConfig:
         return BrokerConfig(
             broker_id=int(host.name[1:]), cluster_id=CLUSTER_ID, data_dir="/data", host=host.name,
-            kafka_port=KAFKA_PORT, link_port=LINK_PORT, host_id=host.machine.name,
+            kafka_port=KAFKA_PORT, link_port=LINK_PORT, host_id=host.machine.name, retention=retention_of(self.seed),
+            log_file_bytes=LOG_FILE_BYTES if has_retention(self.seed) else limits.LOG_FILE_BYTES,
         )
 
     def _judge_end(self, host: Host, error: MillraceError | OSError) -> None:
@@ -206,7 +210,7 @@ class World:
     async def _client_program(self, number: int, ports: Ports, epochs: WriterEpochs) -> None:
         client = self.client(self.seed + number)
         await refresh(client)
-        parts: list[Producer | Writer | Consumer] = []
+        parts: list[Producer | Writer | Consumer | Holder] = []
         name = f"c{number + 1}"
         common: dict[str, Any] = {"client": client, "history": self.history, "random": ports.random}
         gap_s = ports.random.uniform(0.03, 0.15)
@@ -221,6 +225,14 @@ class World:
         if number < 2:
             progress = self._progress(f"{name}-writer")
             parts.append(Writer(**common, where=("fenced", 0), progress=progress, epochs=epochs))
+        if has_retention(self.seed):
+            progress = self._progress(f"{name}-holder")
+            where = self.wheres[number % len(self.wheres)]
+            holder = Holder(
+                client=client, random=ports.random, where=where, owner=f"changefeed/{name}", progress=progress
+            )
+            self.holders.append(holder)
+            parts.append(holder)
         await asyncio.gather(*(part.run() for part in parts))
         await asyncio.sleep(1e6)
 

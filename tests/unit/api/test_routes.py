@@ -14,10 +14,12 @@ import pytest
 from millrace.api.app import ROUTES, HttpServer, build
 from millrace.api.peers import get_json
 from millrace.log.kafka.server import KafkaServer
+from millrace.model.floors import FloorAt, SetFloors
 from millrace.model.ids import TopicPartition
+from millrace.model.messages import AskFloors
 from millrace.model.records import Endpoint
 from millrace.ops.metrics import BROKER_METRICS
-from support_brokers import Brokers, batch, free_ports
+from support_brokers import Brokers, batch, free_ports, until
 
 Body = Callable[[httpx.AsyncClient, Brokers], Awaitable[None]]
 
@@ -63,6 +65,16 @@ def test_A1_topics_are_created_listed_described_and_deleted(tmp_path: Path) -> N
         assert [p["partition"] for p in found["partitions"]] == [0, 1, 2]
         replica = found["partitions"][1]["replicas"][0]
         assert (replica["leo"], replica["hw"], replica["role"], replica["broker"]) == ("2", "2", "leader", 0)
+        assert (replica["log_start"], int(replica["size_bytes"]) > 60, replica["held"]) == ("0", True, [])
+        assert found["retention"] == {"retention_ms": str(7 * 86_400_000), "retention_bytes": "-1",
+                                      "segment_ms": str(7 * 86_400_000), "by_floors": False}
+        set_floor = SetFloors("changefeed/a", 3, (FloorAt(topic_id, 1, 1),))
+        await brokers.running[0].ask_controller(AskFloors(set_floor))
+        await until(lambda: brokers.running[0].cluster.floors.count, "the floor is known")
+        held = (await client.get("/api/v2/topics/t")).json()["partitions"][1]
+        assert held["floors"] == [
+            {"owner": "changefeed/a", "epoch": 3, "offset": "1", "held_bytes": "0", "age_s": 0}]
+        assert (held["log_start"], held["released"]) == ("0", [])
         assert (await client.delete("/api/v2/topics/t")).status_code == 204
         assert (await client.get("/api/v2/topics")).json() == {"total": 0, "items": []}
 

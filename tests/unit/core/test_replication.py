@@ -331,6 +331,19 @@ def test_a_fetch_below_the_log_start_is_out_of_range() -> None:
     assert isinstance(bench.fetch(2, 5), Serve)  # an empty follower that starts over
 
 
+def test_L14_a_follower_whose_last_epoch_ended_below_the_log_start_starts_over() -> None:
+    """Where that epoch ended is not known any more: what the follower has from there on may differ."""
+    bench = Bench([1, 1], log_start=4, hw=5)
+    bench.r.assigned(0.0, LED)
+    assert bench.fetch(2, 5, 0) == OutOfRange(4)
+    assert isinstance(bench.fetch(2, 5, 1), Serve)
+    behind = follower([0, 0, 0, 0, 0])
+    assert behind.r.out_of_range(epoch=4, log_start=4) == (Restart(4),)
+    behind.r.restarted(4)
+    behind.r.replicated(5)
+    assert behind.r.out_of_range(epoch=4, log_start=4) == (), "it has been served since: the answer came late"
+
+
 # -- truncation --------------------------------------------------------------------------------------------------------
 
 

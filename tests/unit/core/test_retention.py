@@ -81,10 +81,11 @@ def test_L23_settings_of_a_topic_its_cluster_and_our_own() -> None:
 
 def test_L23_a_file_is_closed_when_its_front_is_old() -> None:
     of = Settings(retention_ms=1_000, retention_bytes=-1, segment_ms=5_000, by_floors=False)
-    assert not is_due_to_roll(of, first_ms=0, newest_ms=1_000)
-    assert is_due_to_roll(of, first_ms=0, newest_ms=1_001)
-    assert not is_due_to_roll(of._replace(retention_ms=-1), first_ms=0, newest_ms=5_000)
-    assert is_due_to_roll(of._replace(retention_ms=-1), first_ms=0, newest_ms=5_001)
+    assert not is_due_to_roll(of, first_ms=1, newest_ms=1_001)
+    assert is_due_to_roll(of, first_ms=1, newest_ms=1_002)
+    assert not is_due_to_roll(of._replace(retention_ms=-1), first_ms=1, newest_ms=5_001)
+    assert is_due_to_roll(of._replace(retention_ms=-1), first_ms=1, newest_ms=5_002)
+    assert not is_due_to_roll(of, first_ms=0, newest_ms=DAY), "records without a time"
     assert not is_due_to_roll(of, first_ms=-1, newest_ms=DAY), "empty, or without times"
 
 

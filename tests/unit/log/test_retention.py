@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+from millrace.core.groups.placing import GROUP_TOPIC
 from millrace.core.retention import Budget, Defaults, RetentionConfig
 from millrace.errors import InvalidProducerEpoch, OffsetOutOfRange, PolicyViolation
+from millrace.log.groups.loading import replay_header
 from millrace.log.partition import Partition
 from millrace.model.floors import FloorAt, FloorsTold, ReadFloors, SetFloors
 from millrace.model.ids import TopicPartition
-from millrace.model.messages import AskFloors, FloorsAnswer
+from millrace.model.messages import AdminDone, AskFloors, CreateTopics, FloorsAnswer, NewTopic
+from millrace.ops.real import BootClock
+from millrace.wire.records import Record, build_batch
 from support_brokers import Brokers, append, batch, until
 
 NEVER = 3600.0             # passes are made by the tests
@@ -37,8 +41,13 @@ async def topic(brokers: Brokers, count: int, name: str = "t", **configs: str) -
     named = {key.replace("_", "."): value for key, value in configs.items()}
     tp = TopicPartition(await brokers.create_topic(name, replication_factor=len(brokers.running), configs=named), 0)
     for _ in range(count):
-        await brokers.produce(tp, VALUE)
+        await append(await brokers.leader_of(tp), stamped(VALUE))
     return tp
+
+
+def stamped(value: bytes) -> bytearray:
+    """Of now."""
+    return build_batch([Record(value, timestamp_ms=int(BootClock().wall() * 1000))])
 
 
 async def look(brokers: Brokers) -> None:
@@ -93,6 +102,23 @@ def test_L23_by_age_also_what_nobody_writes_to_any_more(tmp_path: Path) -> None:
             await look(brokers)
             await all_start_at(brokers, tp, 4)
             assert await brokers.produce(tp, b"next") == 4
+
+    run(main())
+
+
+def test_L23_an_old_log_that_a_floor_holds_is_rolled_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with brokers_of(tmp_path, 1) as brokers:
+            tp = await topic(brokers, 4, retention_ms="1")
+            await hold(brokers, "changefeed/a", 1, tp, 1)
+            await asyncio.sleep(0.01)
+            await look(brokers)
+            log = brokers.running[0].partitions[tp].log
+            files = [(file.base, file.generation) for file in log.files]
+            assert [base for base, _ in files] == [0, 3, 4]
+            await look(brokers)
+            assert [(file.base, file.generation) for file in log.files] == files
+            assert log.log_start == 0
 
     run(main())
 
@@ -158,8 +184,6 @@ def test_F10_own_topics_are_kept_until_somebody_registers(tmp_path: Path) -> Non
 
 
 async def own_topic(brokers: Brokers) -> Any:
-    from millrace.model.messages import AdminDone, CreateTopics, NewTopic
-
     broker = brokers.running[0]
     done = await broker.ask_controller(CreateTopics((NewTopic("__millrace.shop.1", 1, 1),), internal=True))
     assert isinstance(done, AdminDone)
@@ -238,10 +262,6 @@ def test_L23_a_start_that_was_recorded_is_carried_out_after_a_restart(tmp_path: 
 
 
 def test_L21_the_group_topic_keeps_what_its_replay_needs(tmp_path: Path) -> None:
-    from millrace.core.groups.placing import GROUP_TOPIC
-    from millrace.log.groups.loading import replay_header
-    from millrace.wire.records import Record, build_batch
-
     async def main() -> None:
         async with brokers_of(tmp_path, 1, defaults=Defaults(0, 0)) as brokers:
             tp = TopicPartition(await own_topic(brokers), 0)

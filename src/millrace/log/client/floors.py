@@ -6,6 +6,7 @@ names is kept, on every replica, until the owner moves on or is released.
 
 A holder registers first and then goes by the answer: what is in `gone` or `released` is lost for it. It moves its
 floors only after its own checkpoint is durable, and not more often than every FLOOR_MOVE_S: each move is a record.
+Within an epoch it never asks for less than it has asked for before: a call that got no answer may still be carried out.
 """
 
 from __future__ import annotations
