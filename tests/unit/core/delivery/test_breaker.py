@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -147,7 +148,7 @@ def play(seed: int, flaws: frozenset[str] = frozenset()) -> None:
         assert not breaker.is_open or now >= down, "one bad table stops the others"
         assert breaker.is_open or not down + 40.0 < now < up, "an outage is not noticed"
         assert not breaker.is_open or now < up + 40.0, "it never closes"
-    assert all(b - a >= limits.BREAKER_APART_S - 1e-9 for a, b in zip(probes, probes[1:], strict=False))
+    assert all(b - a >= limits.BREAKER_APART_S - 1e-9 for a, b in pairwise(probes))
 
 
 @given(st.integers(0, 10**9))
