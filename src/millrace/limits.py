@@ -148,6 +148,15 @@ SPARK_OPEN_S = 30.0                # a session that does not open: Spark is abse
 SPARK_IDLE_S = 1800.0              # a session of our own unused so long is opened anew: servers forget it after an hour
 SPARK_DAEMON_IDLE_S = 3600.0       # a parent of Python workers that had none for so long: its session may be gone
 
+# -- the breaker of a sink that takes no writes ----------------------------------------------------------------------
+BREAKER_WINDOW_S = 15.0            # failures count together for so long: two full deadlines and a wait between them
+BREAKER_SHARE = 0.5                # of those that ran meanwhile: with fewer it is trouble of some topics, not of a sink
+BREAKER_FAILED_MIN = 8             # so many must have failed, or all that are here, more than once altogether
+BREAKER_PROBE_MIN_S = 1.0          # before the first probe, doubled after each that failed, with jitter
+BREAKER_PROBE_MAX_S = 10.0         # ... up to this: so much later at worst is the end of an outage noticed
+BREAKER_APART_S = 1.0              # between probes of all changefeeds into one sink: a job each
+BREAKER_RELEASED_S = 10.0          # a probe that must be taken over first is placed again: no answer by then is none
+
 # -- writing to Kafka topics ---------------------------------------------------------------------------------------
 ENDS_REFRESH_S = 60.0              # an idle dispatcher moves its stored ends at least this often, if they lag [K3]
 ENDS_LOOK_S = 20.0                 # ... with all others of its changefeed that will be due soon: one look for many

@@ -65,6 +65,7 @@ class ManagerHost:
         effects: list[FeedEffect] = []
         match message:
             case MaintainerPing():
+                machine.outage = self._around.dispatching.report(self.feed).outage
                 effects = machine.on_ping(source, message)
             case PrepareDispatcher():
                 effects = machine.on_prepare(now, source, message)

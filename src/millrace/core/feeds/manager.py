@@ -25,6 +25,7 @@ from millrace.model.feed_messages import (
     Liveness,
     MaintainerPing,
     ManagerAnswer,
+    Outage,
     PrepareDispatcher,
     StartDispatcher,
     StopDispatcher,
@@ -66,6 +67,7 @@ class Manager:
         self.maintainer_epoch = 0
         self.liveness: Liveness = "alive"
         self.held: dict[SpanId, Held] = {}
+        self.outage: Outage | None = None              # of the sink, as rounds here see it
         self._version = 0
         self._changed: dict[SpanId, int] = {}          # span -> version, in the order of versions; also of gone ones
         self._full_below = 0                           # changes up to here are forgotten: who has seen less gets all
@@ -240,7 +242,7 @@ class Manager:
                 changed = changed[-1:]
         return ManagerAnswer(
             self.feed, ping.epoch, self.capture, self.incarnation, ping.sent_at, full, ping.seen, self._version,
-            tuple(changed))
+            tuple(changed), self.outage)
 
     def _forget(self, seen: int) -> None:
         """What the maintainer has seen need not be told again; a late ping that has seen less gets everything."""
