@@ -50,7 +50,8 @@ class Rounds(Protocol):
 
 
 class DispatchingReport(NamedTuple):
-    """`rounds`: under way, also of dispatchers that are gone. `epochs`: that positions of held spans carry, as read."""
+    """`rounds`: under way, also of dispatchers that are gone. `epochs`: greater ones
+    than their own that positions of held spans carry, as read."""
 
     rounds: int = 0
     epochs: Mapping[SpanId, int] = {}
