@@ -246,7 +246,8 @@ QUARANTINE_PARTITIONS = 1          # of a changefeed's quarantine: few rows, and
 HOME_CALLS_MAX = 32                # calls of one changefeed's home at once: its first tables may be ten thousand
 HOME_LOOK_BYTES = 4 * KIB          # of a look at one record: of a larger batch one comes anyway
 HOME_LOOKS_MAX = 500               # partitions in one look for markers
-HOME_WAIT_S = 0.5                  # of a long poll for marks and positions: a life that ends waits no longer
+HOME_WAIT_S = 2.0                  # of a long poll for marks and positions: it wakes on news; a silent broker is given
+                                   # up about when another one leads
 HOME_LOOK_S = 0.05                 # between two looks for a marker that is not there yet
 
 # -- expressions of changefeeds on Spark ---------------------------------------------------------------------------

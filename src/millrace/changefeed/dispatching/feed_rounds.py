@@ -48,6 +48,7 @@ class FeedRounds:
         self._decider, self._round = Rounds(cores), count(1)
         self._looks: set[Look] = set()                   # for markers, under way
         self._refreshing, self._refresh_failed = False, False
+        self._passed_over, self._more_looks = False, False   # somebody waits for the end of a look, of all looks
         self._wake, self._tasks = asyncio.Event(), Tasks(f"rounds of {feed}")
         self.breaker = SinkBreaker(feed, ports, self._decider, pace, now=asyncio.get_running_loop().time,
                                    here=lambda: len(self._hosted), forgive=self._forgive)
@@ -86,7 +87,8 @@ class FeedRounds:
         return self._jobs.under_way
 
     def epochs(self) -> dict[SpanId, int]:
-        return {one.span: hosted.epoch_seen for one, hosted in self._hosted.items()}
+        """Of those whose positions carry a greater one than they have."""
+        return {one.span: hosted.epoch_seen for one, hosted in self._hosted.items() if hosted.epoch_seen > one.epoch}
 
     async def close(self) -> None:
         """Jobs under way are cancelled."""
@@ -109,12 +111,14 @@ class FeedRounds:
     def _pass(self, now: float) -> float:
         """Starts what can be started. How long to wait at most, if nothing wakes us."""
         position, ready, due = self._passed(), dict[SpanId, Ready](), list[Hosted]()
+        self._passed_over, self._more_looks = False, False
         for hosted in self._free():
             if self._must_wait(hosted):
                 continue
             if hosted.must_meet and not hosted.meeting:
                 self._meet(hosted)
             if not hosted.may_plan:
+                self._passed_over = True
                 continue
             goals = [goal for part in hosted.parts if (goal := self._goal(hosted, part, position)) is not None]
             if self.breaker.is_open:
@@ -245,6 +249,10 @@ class FeedRounds:
         if sum(one.looking for one in self._hosted.values()) < limits.IDLE_LOOKS_MAX:
             hosted.looking = True
             self._tasks.start(self._look_around(hosted, now))
+        elif hosted.must_look:
+            self._passed_over = True
+        else:
+            self._more_looks = True                      # who only looks around is in no hurry
 
     async def _look_around(self, hosted: Hosted, now: float) -> None:
         error = await hosted.look_around(now)
@@ -252,7 +260,14 @@ class FeedRounds:
             log.info("a look between rounds failed", feed=self._feed, span=hosted.dispatcher.span, error=str(error))
             if not (error.retriable and self.breaker.look_failed(hosted.dispatcher.span, f"{error.code}: {error}")):
                 self._trouble(hosted, error)
-        self.wake()
+            self.wake()
+        self._looked(hosted)
+
+    def _looked(self, *looked: Hosted) -> None:
+        """Hundreds that look around and find what they knew are no reason for a pass over all."""
+        more = self._more_looks and not any(one.looking for one in self._hosted.values())
+        if more or self._passed_over or any(not one.told or not one.may_plan or one.must_look for one in looked):
+            self.wake()
 
     async def _refresh(self, due: list[Hosted], now: float) -> None:
         """Together, or from the second failure on each alone: then the one that is in trouble says so."""
@@ -265,9 +280,10 @@ class FeedRounds:
             for hosted in due if alone else ():
                 hosted.doubted = True
             self._refresh_failed = not alone
+            self.wake()
         finally:
             self._refreshing = False
-            self.wake()
+            self._looked(*due)
 
     def _trouble(self, hosted: Hosted, error: MillraceError) -> None:
         """Told as the error of a round: then it waits before it is free again."""

@@ -51,8 +51,9 @@ class Rounds(Protocol):
 
 
 class DispatchingReport(NamedTuple):
-    """`rounds`: under way, also of dispatchers that are gone. `epochs`: that positions of held spans carry, as read.
-    `outage`: its sink takes no writes; `trips`, `probes`: how often that was noticed, and looked after [V12]."""
+    """`rounds`: under way, also of dispatchers that are gone. `epochs`: greater ones than their own that positions of
+    held spans carry, as read. `outage`: its sink takes no writes; `trips`, `probes`: how often that was noticed, and
+    looked after [V12]."""
 
     rounds: int = 0
     epochs: Mapping[SpanId, int] = {}
