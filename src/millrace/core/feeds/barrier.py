@@ -189,7 +189,7 @@ class DdlDispatcher:
             return []
         records: list[FeedRecords] = []
         for table in change.tables:
-            if change.kind == "create" and "create_late" not in self._flaws and not self._state.knows(table):
+            if change.kind == "create" and "create_late" not in self._flaws and table not in self._state.by_table:
                 fresh = self._state.next_id + len(records)
                 records.append(SpanRecorded(fresh, whole(table, change.partitions), change.number))
             if change.kind == "drop" and "drop_late" not in self._flaws and table not in self._state.ends:

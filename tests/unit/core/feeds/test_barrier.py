@@ -4,7 +4,7 @@ from millrace.core.feeds.barrier import DdlDispatcher, SchemaChange, passes
 from millrace.core.feeds.checkpoint import Committed, Progress
 from millrace.core.feeds.effects import CommitDdl, TakeDdl, WriteChange, WriteWatermark
 from millrace.core.feeds.office import FeedState
-from millrace.model.changefeeds import CheckpointReached, DdlPosition, SpanRecorded, TableEnds
+from millrace.model.changefeeds import CheckpointReached, DdlPosition, SpanEnded, SpanRecorded, TableEnds
 from millrace.model.spans import TableId, TablePartition, whole
 
 T, U, NEW = TableId("shop", 1), TableId("shop", 2), TableId("shop", 3)
@@ -117,6 +117,25 @@ def test_C7_a_change_that_ends_a_table_passes_after_that_is_recorded() -> None:
     bench.commit()
     assert bench.ddl.ended(U)
     assert not bench.ddl.counts(U)
+
+
+def test_C7_a_table_whose_making_and_drop_were_both_undone_is_recorded_again() -> None:
+    """By going back to a position before both: that it was over once says nothing of what is to be delivered again."""
+    create, drop = SchemaChange(10, 100, "create", (NEW,), 1), SchemaChange(20, 200, "drop", (NEW,))
+    bench = Bench(create, drop)
+    for record in (SpanRecorded(2, whole(NEW, 1), 10), TableEnds(NEW, 20), SpanEnded(2)):
+        bench.state.replay(record)
+    assert bench.ddl.next_effect() is None
+    assert bench.ddl.needs() == [SpanRecorded(3, whole(NEW, 1), 10)]
+    bench.state.replay(bench.ddl.needs()[0])
+    assert bench.written() == [NEW]
+    bench.commit()
+    assert bench.ddl.exists(NEW, 10)
+    assert bench.ddl.next_effect() is None, "its rows come before its drop"
+    bench.stand(NEW, at=20)
+    assert bench.written() == [NEW]
+    bench.commit()
+    assert bench.ddl.ended(NEW)
 
 
 def test_C8_an_isolated_table_stops_nobody_and_misses_nothing() -> None:
