@@ -21,7 +21,7 @@ from millrace.core.feeds.captures import NO_FLAWS
 from millrace.core.feeds.checkpoint import Progress
 from millrace.core.feeds.effects import CommitDdl, TakeDdl, WriteChange, WriteWatermark
 from millrace.core.feeds.office import FeedState
-from millrace.model.changefeeds import DdlPosition, FeedRecords, SpanRecorded, TableEnds
+from millrace.model.changefeeds import LEFT, DdlPosition, FeedRecords, SpanRecorded, TableEnds
 from millrace.model.spans import TableId, TablePartition, whole
 from millrace.model.tables import Lsn
 
@@ -176,6 +176,11 @@ class DdlDispatcher:
                 found = {**dict.fromkeys(change.tables, change.number), **found}
         return found
 
+    def is_end(self, table: TableId, number: int) -> bool:
+        """Whether that change ends the table, as the story is told now."""
+        change = self._change_from(number)
+        return change is not None and change.number == number and change.kind == "drop" and table in change.tables
+
     def _rejoining(self) -> set[TableId]:
         flight = self._in_flight
         if not isinstance(flight, CommitDdl):
@@ -184,17 +189,37 @@ class DdlDispatcher:
 
     # -- what must stand before a change may pass
     def needs(self) -> list[FeedRecords]:
-        change = self.waiting()
-        if change is None:
-            return []
         records: list[FeedRecords] = []
-        for table in change.tables:
-            if change.kind == "create" and "create_late" not in self._flaws and table not in self._state.by_table:
+        for change, table in self._next_of_each():
+            if not self._is_unrecorded(change, table):
+                continue
+            if change.kind == "drop":
+                records.append(TableEnds(table, change.number))
+            elif table not in self._state.by_table:
                 fresh = self._state.next_id + len(records)
                 records.append(SpanRecorded(fresh, whole(table, change.partitions), change.number))
-            if change.kind == "drop" and "drop_late" not in self._flaws and table not in self._state.ends:
-                records.append(TableEnds(table, change.number))
         return records
+
+    def _next_of_each(self) -> list[tuple[SchemaChange, TableId]]:
+        """The next change of the changefeed, for its tables, and of each isolated table that which it owes."""
+        if self.position is None:
+            return []
+        change, found = self.waiting(), list[tuple[SchemaChange, TableId]]()
+        if change is not None:
+            found += [(change, table) for table in self._due(change)]
+        for table, own in self.position.isolated:
+            owed = self._owes(table, own, self.position.next)
+            if owed is not None:
+                found.append((owed, table))
+        return found
+
+    def _is_unrecorded(self, change: SchemaChange, table: TableId) -> bool:
+        """It makes a table, and spans of that are not recorded (those that are may be of what the table was before it
+        was renamed away: they end first); or it ends a table, and that is not recorded."""
+        last = self._state.ends.get(table)
+        if change.kind == "create" and "create_late" not in self._flaws:
+            return table not in self._state.by_table or (last is not None and last < change.number)
+        return change.kind == "drop" and "drop_late" not in self._flaws and last not in (change.number, LEFT)
 
     def late_needs(self) -> list[FeedRecords]:
         """The flawed order: what `needs` left out, after the change has passed."""
@@ -247,7 +272,7 @@ class DdlDispatcher:
                 if table in self.rejoin and self._caught_up(table):
                     rest = tuple(pair for pair in position.isolated if pair[0] != table)
                     return self._commit(position, position.next, rest)
-            elif self._arrived(table, change.number):
+            elif self._arrived(table, change.number) and not self._is_unrecorded(change, table):
                 if (table, change.number) not in self._written:
                     return WriteChange(self.epoch, table, change.number)
                 moved = tuple((t, change.number + 1 if t == table else n) for t, n in position.isolated)
@@ -256,7 +281,9 @@ class DdlDispatcher:
 
     def _next_change(self, position: DdlPosition) -> DdlEffect | None:
         change = self.waiting()
-        if change is None or self.needs() or self.missing(change):
+        if change is None or self.missing(change):
+            return None
+        if any(self._is_unrecorded(change, table) for table in self._due(change)):
             return None
         for table in self._due(change):
             if (table, change.number) not in self._written:
