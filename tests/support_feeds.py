@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
+import msgspec
+
 from millrace.changefeed.coordinator import CoordinatorShell, Workshop
 from millrace.changefeed.feeds.capture import FeedCapture
 from millrace.changefeed.feeds.ports import (
@@ -409,12 +411,12 @@ class Alone:
     def said(self, kind: type[M]) -> list[M]:
         return [send.message for send in self.sent if isinstance(send.message, kind)]
 
-    async def created(self, *feeds: str) -> None:
+    async def created(self, *feeds: str, tables: tuple[str, ...] = ("*.*",)) -> None:
         """Changefeeds in the coordinator's office, as a former coordinator left them."""
         token = await self.plain.acquire(OFFICE, self.me, 60.0)
         writer = await OfficeWriter.load(self.plain, token)
         for feed in feeds:
-            made = spec(feed)
+            made = msgspec.structs.replace(spec(feed), tables=tables)
             await writer.submit_feeds(lambda state, made=made: state.create(made, wall_ms=1))  # type: ignore[misc]
         await self.plain.release(OFFICE, token)
 

@@ -157,6 +157,15 @@ SPARK_OPEN_S = 30.0                # a session that does not open: Spark is abse
 SPARK_IDLE_S = 1800.0              # a session of our own unused so long is opened anew: servers forget it after an hour
 SPARK_DAEMON_IDLE_S = 3600.0       # a parent of Python workers that had none for so long: its session may be gone
 
+# -- the breaker of a sink that takes no writes ----------------------------------------------------------------------
+BREAKER_WINDOW_S = 15.0            # failures count together for so long: two full deadlines and a wait between them
+BREAKER_SHARE = 0.5                # of those that ran meanwhile: with fewer it is trouble of some topics, not of a sink
+BREAKER_FAILED_MIN = 8             # so many must have failed, or all that are here, more than once altogether
+BREAKER_PROBE_MIN_S = 1.0          # before the first probe, doubled after each that failed, with jitter
+BREAKER_PROBE_MAX_S = 10.0         # ... up to this: so much later at worst is the end of an outage noticed
+BREAKER_APART_S = 1.0              # between probes of all changefeeds into one sink: a job each
+BREAKER_RELEASED_S = 10.0          # a probe that must be taken over first is placed again: no answer by then is none
+
 # -- writing to Kafka topics ---------------------------------------------------------------------------------------
 ENDS_REFRESH_S = 60.0              # an idle dispatcher moves its stored ends at least this often, if they lag [K3]
 ENDS_LOOK_S = 20.0                 # ... with all others of its changefeed that will be due soon: one look for many
@@ -246,7 +255,8 @@ QUARANTINE_PARTITIONS = 1          # of a changefeed's quarantine: few rows, and
 HOME_CALLS_MAX = 32                # calls of one changefeed's home at once: its first tables may be ten thousand
 HOME_LOOK_BYTES = 4 * KIB          # of a look at one record: of a larger batch one comes anyway
 HOME_LOOKS_MAX = 500               # partitions in one look for markers
-HOME_WAIT_S = 0.5                  # of a long poll for marks and positions: a life that ends waits no longer
+HOME_WAIT_S = 2.0                  # of a long poll for marks and positions: it wakes on news; a silent broker is given
+                                   # up about when another one leads
 HOME_LOOK_S = 0.05                 # between two looks for a marker that is not there yet
 
 # -- expressions of changefeeds on Spark ---------------------------------------------------------------------------

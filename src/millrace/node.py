@@ -118,6 +118,8 @@ async def serve_capture(config: Config, capture_id: int) -> None:
     store = open_store(config.store_url, ports)
     capture = Capture(capture_settings(config, capture_id), ports, store, fatal=lambda error: stop.set())
     http = HttpServer(capture_app.build(capture))
+    garbage = Garbage()
+    garbage.start()
     try:
         await _http(http, "capture.http_port", config.capture.host, config.capture.http_port)
         await _capture_started(capture, config)
@@ -126,6 +128,7 @@ async def serve_capture(config: Config, capture_id: int) -> None:
         await capture.stop()
         await http.close()
         await store.close()
+        garbage.close()
     if capture.failed is not None:
         raise capture.failed
 

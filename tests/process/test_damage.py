@@ -6,8 +6,11 @@ directory never leads; what it held is fetched from those who still have it, or 
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,7 +65,7 @@ def test_L10_bit_rot_below_hw_is_detected_refetched_and_never_served() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_L19_an_emptied_data_directory_never_leads() -> None:
+def test_L19_an_emptied_data_directory_never_leads_but_by_command_L13() -> None:
     with Cluster(3, config=BALANCE_OFF) as cluster:
         cluster.create_topic(TOPIC, partitions=1, replication_factor=3)
         cluster.create_topic("single", partitions=3, replication_factor=1)
@@ -87,3 +90,26 @@ def test_L19_an_emptied_data_directory_never_leads() -> None:
         assert lost, "one partition lived on the emptied directory alone"
         assert all(p["leader"] == -1 and "offline" in p["why"] for p in lost)
         assert all(p["leader"] >= 0 for p in parts if p not in lost)
+        elect_by_command(cluster, lost[0]["partition"], victim)
+
+
+def elect_by_command(cluster: Cluster, partition: int, broker: int) -> None:
+    """What is gone is gone: the operator says so, and the partition takes writes again [L13]."""
+    said = elect(cluster, "single", str(partition), "--unclean")
+    assert f"broker {broker} leads" in said.stdout, said
+    assert "unclean election" in said.stdout, said
+    assert cluster.partition("single", partition)["leader"] == broker
+    again = elect(cluster, "single", str(partition), "--unclean")
+    assert (again.returncode, "led by broker" in again.stderr) == (2, True), again
+    with Load(cluster.bootstrap, "single", 3) as load:
+        load.wait_acks(100)
+
+
+def elect(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    assert cluster.dir is not None
+    run = cluster.dir / "cli" / "run"
+    run.mkdir(parents=True, exist_ok=True)
+    children = [{"kind": "broker", "pid": b.pid, "http": f"{b.host}:{b.http_port}"} for b in cluster.brokers.values()]
+    (run / "state.json").write_text(json.dumps({"supervisor": {"pid": 0, "start_time": 0}, "children": children}))
+    command = [sys.executable, "-m", "millrace", "topic", "elect", *arguments, "--dir", str(run.parent)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

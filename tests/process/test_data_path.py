@@ -264,3 +264,29 @@ def test_C8_a_trouble_that_no_take_over_mends_is_told(cluster: Cluster) -> None:
         await assert_once(shop, offsets=(0,))
 
     play(cluster, story, partitions=2)
+
+
+def test_V12_whoever_nobody_can_tell_of_goes_when_the_outage_is_over_not_before(cluster: Cluster) -> None:
+    down = True
+
+    async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
+        def outage(plans: Sequence[TaskPlan]) -> Ending | None:
+            works = [work for plan in plans for work in plan.works]
+            return Returned(tuple(unknown(work, "request_timed_out: planted") for work in works)) if down else None
+
+        jobs.before = outage
+        here = capture()
+        here.start(2, (0,), (1,))
+        await until(lambda: len(here.host.free()) == 2, "both take-overs")
+        for _ in range(2):
+            await bring(shop)
+            await until(lambda: len(jobs.jobs) > 0, "a round")
+        await until(lambda: (here.place_again(), here.path.report("orders").trips > 0)[1], "the breaker trips")
+        assert here.path.report("orders").outage is not None
+        nonlocal down
+        down = False
+        await stand(shop, here, 2)
+        await until(lambda: here.path.report("orders").outage is None, "it is closed")
+        await assert_once(shop, offsets=(0, 1))
+
+    play(cluster, story, partitions=2)

@@ -34,7 +34,7 @@ def prove(seconds: float, seed: int, *, each: int) -> None:
 
 @pytest.mark.timeout(600)
 def test_C3_C7_K3_K4_P5_each_change_arrives_once_whatever_dies() -> None:
-    prove(30.0, 5, each=1)
+    prove(90.0, 5, each=1)
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""The machines in thousands of small worlds [L5-L9, L11-L20, L23, L28, F10]; the checkers are shown to see flaws.
+"""The machines in thousands of small worlds [L5-L9, L11-L20] [L23] [L28] [F10]; the checkers are shown to see flaws.
 
 More seeds: `.venv/bin/python -m millrace_sim.machines --seeds 20000 --jobs 2`. A failed seed prints its own command.
 """

@@ -100,3 +100,31 @@ def test_S7_an_error_leaves_no_transaction_behind(swept18_url: str) -> None:
 
     with pytest.raises(RuntimeError):
         picture(swept18_url, harm)
+
+
+def test_P7_tables_that_are_what_they_were_are_not_fetched_again(swept18_url: str) -> None:
+    run(swept18_url, *TABLES)
+    takes: catalog.Matches = lambda schema, _: schema == "s"    # noqa: E731
+
+    async def read() -> None:
+        watch = catalog.TablesWatch(takes)
+        async with await Database(swept18_url, source="t", epoch=1).connect() as connection:
+            async def look() -> tuple[list[catalog.Table], int]:
+                counted: Any = Meddled(connection, lambda _: None)
+                return await watch.find(counted), counted.count
+
+            await look()
+            known, _ = await look()
+            assert known == await catalog.find_tables(connection, takes)
+            changes = (*DDL, "INSERT INTO s.new SELECT generate_series(1, 1000)", "CREATE TYPE s.kind AS ENUM ()",
+                       "ALTER TABLE s.new ADD kind s.kind", "ALTER TYPE s.kind RENAME TO sort")
+            for statement in changes:
+                again, statements = await look()
+                assert (again, statements) == (known, 3), "begin, compare, end"
+                await connection.execute(statement.encode())
+                known, _ = await look()
+                assert known == await catalog.find_tables(connection, takes), statement
+                known, _ = await look()                         # of other tables than before: compared from here on
+        assert connection.closed
+
+    asyncio.run(read())

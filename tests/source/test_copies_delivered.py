@@ -156,7 +156,7 @@ def test_S5_S6_values_that_updates_leave_alone_inside_a_window_arrive(
 ) -> None:
     run(pg18_url, "CREATE TABLE t (id int PRIMARY KEY, x text, n int DEFAULT 0)")
     writer = Writer(pg18_url, "UPDATE late SET n = n + 1")
-    read = attempt._Attempt._read
+    read, held = attempt._Attempt._read, threading.Event()
 
     def read_and_wait(self: attempt._Attempt, *args: Any) -> Any:
         """A window stays open until an update has been committed behind what was read."""
@@ -164,6 +164,8 @@ def test_S5_S6_values_that_updates_leave_alone_inside_a_window_arrive(
         deadline = time.monotonic() + PATIENCE_S
         while not writer.ended and writer.commits < commits + 2 and time.monotonic() < deadline:
             time.sleep(0.01)
+        if writer.commits >= commits + 2:
+            held.set()
         return found
 
     monkeypatch.setattr(attempt._Attempt, "_read", read_and_wait)
@@ -178,6 +180,7 @@ def test_S5_S6_values_that_updates_leave_alone_inside_a_window_arrive(
                 feed.start()
                 with writer:
                     await until(lambda: feed.reaches(0) and len(feed.tables) == 2, "the table that joined", PATIENCE_S)
+                    await until(held.is_set, "a window with updates in it", PATIENCE_S)
                     await until(feed.is_copied, "its copy", PATIENCE_S)
                 lsn = await asyncio.to_thread(rig.lsn)
                 await until(lambda: feed.reaches(lsn) and feed.is_copied(), "the end of all", PATIENCE_S)

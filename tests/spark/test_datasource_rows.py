@@ -132,6 +132,7 @@ def test_S8_a_row_in_parts_is_one_row_wherever_tasks_are_cut(source: Source) -> 
 
 
 def test_P1_a_schema_of_the_user_is_a_projection(source: Source) -> None:
+    settle(source)
     wanted = st.StructType([st.StructField("_change_type", st.StringType()), st.StructField("id", st.LongType())])
     rows = read(source, "items", schema=wanted)
     assert rows.schema.names == ["_change_type", "id"]

@@ -30,6 +30,7 @@ ROUTES = [
     Route("/api/v2/topics", topics.create_topic, methods=["POST"]),
     Route("/api/v2/topics/{name}", topics.get_topic),
     Route("/api/v2/topics/{name}", topics.delete_topic, methods=["DELETE"]),
+    Route("/api/v2/topics/{name}/partitions/{partition:int}/leader", topics.elect_leader, methods=["PUT"]),
     Route("/api/v2/replicas/{topic_id}", topics.list_replicas),
     Route("/api/v2/groups", groups.list_groups),
     Route("/api/v2/groups/{name:path}", groups.get_group),

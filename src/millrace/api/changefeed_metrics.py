@@ -23,8 +23,12 @@ def changefeed_metrics(changefeeds: Changefeeds) -> Iterator[Metric]:
         {feed: host.machine for feed, host in sorted(control.maintainers.items()) if host.machine is not None}, now)
     managers = sorted(control.managers.items())
     yield families("millrace_changefeed_dispatchers", [((feed,), len(host.machine.held)) for feed, host in managers])
-    yield families("millrace_changefeed_rounds", [
-        ((feed,), changefeeds.data_path.report(feed).rounds) for feed, _ in managers])
+    reports = {feed: changefeeds.data_path.report(feed) for feed, _ in managers}
+    yield families("millrace_changefeed_rounds", [((feed,), one.rounds) for feed, one in reports.items()])
+    yield families("millrace_changefeed_breaker_open", [
+        ((feed,), float(one.outage is not None)) for feed, one in reports.items()])
+    yield families("millrace_changefeed_breaker_trips_total", [((feed,), one.trips) for feed, one in reports.items()])
+    yield families("millrace_changefeed_breaker_probes_total", [((feed,), one.probes) for feed, one in reports.items()])
     yield family("millrace_spark_jobs_total", spark.jobs)
     yield family("millrace_spark_absent_seconds", now - spark.since if spark.why else 0.0)
 

@@ -1,4 +1,4 @@
-"""Topic routes: list, describe with every replica's own word, create, delete."""
+"""Topic routes: list, describe with every replica's own word, create, delete, and the operator's unclean election."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from millrace.core.cluster import ClusterState, PartitionState, TopicState
 from millrace.core.retention import settings_of
 from millrace.errors import InvalidRequest, UnknownTopicOrPartition
 from millrace.log.broker import Broker
-from millrace.model.messages import AdminDone, CreateTopics, DeleteTopics, Message, NewTopic
+from millrace.model.ids import NO_LEADER
+from millrace.model.messages import AdminDone, CreateTopics, DeleteTopics, ElectUnclean, Message, NewTopic
 
 ADMIN_S = 30.0       # thousands of partitions in one request take seconds to write
 
@@ -30,6 +31,13 @@ class TopicRequest(msgspec.Struct, forbid_unknown_fields=True):
     partitions: int = -1
     replication_factor: int = -1
     configs: dict[str, str] = {}
+
+
+class UncleanElection(msgspec.Struct, forbid_unknown_fields=True):
+    """`unclean` has to be said: nobody gives up acknowledged records by accident."""
+
+    unclean: bool
+    broker: int = NO_LEADER
 
 
 async def list_topics(request: Request) -> Response:
@@ -69,6 +77,17 @@ async def delete_topic(request: Request) -> Response:
     topic = _find(broker.cluster, request.path_params["name"])
     await _admin(broker, DeleteTopics(((topic.name, topic.topic_id),)))
     return Response(status_code=204)
+
+
+async def elect_leader(request: Request) -> Response:
+    """A leader for an offline partition that lacks acknowledged records, by command only; what it has is the truth."""
+    broker = started(request)
+    wanted = await body_as(request, UncleanElection)
+    if not wanted.unclean:
+        raise InvalidRequest("unclean: say true; clean elections happen by themselves")
+    topic, partition = _find(broker.cluster, request.path_params["name"]), request.path_params["partition"]
+    await _admin(broker, ElectUnclean(topic.name, partition, wanted.broker))
+    return Json(describe(_find(broker.cluster, topic.name).partitions[partition], {}))
 
 
 async def list_replicas(request: Request) -> Response:
@@ -111,7 +130,8 @@ def describe(p: PartitionState, by_broker: dict[int, Positions]) -> dict[str, An
         "elr": list(p.elr),
         "why": p.why,
         "replicas": [
-            {"broker": b, "in_sync": b in p.isr, **by_broker[b].get(p.tp.partition, unknown)} for b in p.replicas
+            {"broker": b, "in_sync": b in p.isr, **by_broker.get(b, {}).get(p.tp.partition, unknown)}
+            for b in p.replicas
         ],
     }
 
@@ -182,8 +202,6 @@ def _unhealthy_by_topic(cluster: ClusterState) -> dict[UUID, tuple[int, int]]:
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------
-
-
 
 
 def _find(cluster: ClusterState, name: str) -> TopicState:

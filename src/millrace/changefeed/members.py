@@ -12,6 +12,7 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
+from millrace.changefeed.looks import until_look
 from millrace.errors import MillraceError, StaleIncarnation, Unreachable
 from millrace.model.ids import ProcessIdentity
 from millrace.ops.ports import Ports
@@ -89,7 +90,7 @@ class Membership:
 
     async def _keep(self) -> None:
         while True:
-            await asyncio.sleep(self._session_s / CHANCES)
+            await until_look(self._session_s / CHANCES)
             try:
                 await self._renew()
             except StaleIncarnation as error:

@@ -1,4 +1,4 @@
-"""`millrace topic create|list|describe|delete`, over the API."""
+"""`millrace topic create|list|describe|delete|elect`, over the API."""
 
 from __future__ import annotations
 
@@ -76,6 +76,39 @@ def delete(name: str, *, dir: str = ".millrace") -> None:
     path = path_to("topics", name)
     Api.of(dir).ask("DELETE", path)
     console().print(f"deleted {name}")
+
+
+@app.command
+def elect(
+    name: str,
+    partition: int,
+    *,
+    unclean: Annotated[bool, Parameter(negative="")] = False,
+    broker: int = -1,
+    dir: str = ".millrace",
+) -> None:
+    """Give an offline partition a leader that lacks acknowledged records: what it lacks is lost for good.
+
+    Parameters
+    ----------
+    name
+        The topic.
+    partition
+        Its offline partition; `topic describe` says why it is, and which brokers it waits for.
+    unclean
+        Must be said: elections that lose nothing happen by themselves.
+    broker
+        The broker that is to lead; -1: the first replica that is alive.
+    dir
+        Directory of the cluster.
+    """
+    if not unclean:
+        raise CommandFailed("records may be lost: say --unclean to accept that; without loss a partition comes back "
+                            "as soon as a broker of its isr or elr does", USAGE)
+    path = f"{path_to('topics', name)}/partitions/{partition}/leader"
+    elected = Api.of(dir).ask("PUT", path, {"unclean": True, "broker": broker})
+    console().print(f"{name}/{partition}: broker {elected['leader']} leads in epoch {elected['leader_epoch']} "
+                    f"({elected['why']})")
 
 
 def _pair(text: str) -> tuple[str, str]:

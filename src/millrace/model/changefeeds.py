@@ -20,6 +20,7 @@ from millrace.model.tables import Lsn
 VERSION = 1
 FIRST = -1                # stands since the changefeed began: no change of `progress` made it
 LEFT = -1                 # in the place of a table's last change: the rules do not take it any more
+STAYS = -2                # the same: the change that was recorded there does not end it, by the rules of now
 BEGINNING: Lsn = 1        # as a position: with everything that the log has; no commit has this LSN
 
 T = TypeVar("T")
@@ -186,7 +187,8 @@ class SpanEnded(FeedRecord, frozen=True, tag="ended"):
 
 
 class TableEnds(FeedRecord, frozen=True, tag="table_ends"):
-    """Its last change is this one; when that has passed, its spans are stopped [C7]. LEFT: they are stopped at once."""
+    """Its last change is this one; when that has passed, its spans are stopped [C7]. LEFT: they are stopped at once.
+    STAYS: what was recorded so has not passed and will not end it."""
 
     table: TableId
     change: int

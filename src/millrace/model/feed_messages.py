@@ -148,6 +148,15 @@ class DispatcherReport(NamedTuple):
     error: FeedError | None = None
 
 
+class Outage(NamedTuple):
+    """The sink takes no writes, as one capture sees it: its dispatchers wait [V12]. Ages, since clocks differ.
+    `probe_s`: until the next probe; 0: it is under way."""
+
+    error: FeedError
+    age_s: float
+    probe_s: float
+
+
 class ManagerAnswer(FeedMessage, frozen=True, array_like=True, tag="ma"):
     """What changed after `base`, up to `upto`; `full`: everything, what is not named is not here."""
 
@@ -160,6 +169,7 @@ class ManagerAnswer(FeedMessage, frozen=True, array_like=True, tag="ma"):
     base: int
     upto: int
     changed: tuple[DispatcherReport, ...]
+    outage: Outage | None = None
 
 
 class DispatcherRefused(FeedMessage, frozen=True, array_like=True, tag="dr"):

@@ -1,10 +1,10 @@
 """Cycle collection without long pauses.
 
-In: time. Out: short collections. A broker holds hundreds of objects per partition for as long as it runs. The
-interpreter's own full collection looks at all of them, at ten thousand partitions for a third of a second, in which no
-request is answered and no heartbeat leaves. Here whatever has survived a collection is set aside (`gc.freeze`), so the
-next one looks only at what came since. Once in a while all is looked at: cycles among what was set aside are rare
-(deleted topics, closed connections), not absent.
+In: time. Out: short collections. A broker holds hundreds of objects per partition for as long as it runs, a capture as
+many per table. The interpreter's own full collection looks at all of them, at ten thousand partitions for a third of a
+second, in which no request is answered and no heartbeat leaves. Here whatever has survived a collection is set aside
+(`gc.freeze`), so the next one looks only at what came since. Once in a while all is looked at: cycles among what was
+set aside are rare (deleted topics, closed connections), not absent.
 """
 
 from __future__ import annotations

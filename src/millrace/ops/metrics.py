@@ -177,6 +177,12 @@ CAPTURE_METRICS: dict[str, Measure] = {
         GAUGE, "How long the oldest of them waits; 0: nothing does.", CHANGEFEED),
     "millrace_changefeed_dispatchers": Measure(GAUGE, "Dispatchers on this capture.", CHANGEFEED),
     "millrace_changefeed_rounds": Measure(GAUGE, "Rounds of dispatchers here that are under way.", CHANGEFEED),
+    "millrace_changefeed_breaker_open": Measure(
+        GAUGE, "1 while dispatchers here pause since the sink takes no writes.", CHANGEFEED),
+    "millrace_changefeed_breaker_trips_total": Measure(
+        COUNTER, "How often they paused, since this capture started.", CHANGEFEED),
+    "millrace_changefeed_breaker_probes_total": Measure(
+        COUNTER, "Probes whether the sink takes writes again.", CHANGEFEED),
     "millrace_spark_jobs_total": Measure(COUNTER, "Jobs that Spark was given by this capture."),
     "millrace_spark_absent_seconds": Measure(GAUGE, "How long no job could be started; 0: the last one was."),
 }

@@ -66,6 +66,7 @@ class FeedData:
         self.made = dict.fromkeys(self.log, 0)                   # under which epoch a position was made
         self.since = dict.fromkeys(self.tables, 0)               # changes before it passed while the table was out
         self.joined: dict[TableId, int] = {}                     # behind the checkpoint, which was this
+        self.missed: set[TableId] = set()                        # dropped while the rules left it out: it cannot join
         self.rewinds = 0
         self.needs: set[TableId] = set()                         # out until they are copied
         self.needed: set[TableId] = set()                        # that ever were
@@ -142,9 +143,12 @@ class FeedData:
         return True
 
     def forget(self, parts: tuple[TablePartition, ...], epoch: int) -> None:
-        """Closed and fenced under this epoch; made anew where they begin."""
+        """Closed and fenced under this epoch; made anew where they begin. Of a table that needs a copy none is made: a
+        change of it that was on the way finds the target as it was."""
         for part in parts:
-            self.make(part, 0, epoch, held=part.table not in self.needs)
+            is_out, before = part.table in self.needs, self.written[part]
+            self.make(part, 0, epoch, held=not is_out)
+            self.written[part] = before if is_out else 0
 
     def close(self, part: TablePartition | None, epoch: int) -> bool:
         """Before a rewind; None: the ddl position. Who wrote before is shut out."""
@@ -181,6 +185,7 @@ class FeedData:
         for table in self.tables:
             self.applied[table] = [c.number for c in self.changes if c.lsn <= lsn and table in c.tables]
             self.since[table] = 0
+        self.missed.clear()
 
     def commit(self, part: TablePartition, epoch: int, start: int, end: int) -> bool:
         if (self.epochs[part], self.next[part]) != (epoch, start) and "commit_any" not in self.flaws:
@@ -260,6 +265,8 @@ class FeedData:
         if self.ddl != expected and "commit_any" not in self.flaws:
             return False
         rejoined = {table for table, _ in self.ddl.isolated} - {table for table, _ in wanted.isolated}
+        ending = {table for table, last in self.died.items() if self.ddl.next <= last < wanted.next}
+        self.missed |= ending & self._out()
         self.ddl = wanted
         if rejoined:
             self._check_checkpoint(excused=self.joined)
@@ -313,6 +320,7 @@ class FeedData:
     def _needs(self, record: TableNeedsCopy) -> None:
         if record.why is None:
             self.needs.discard(record.table)
+            self.written |= {part: self.next[part] for part in self.log if part.table == record.table}
         else:
             self.needs.add(record.table)
             self.needed.add(record.table)
@@ -335,6 +343,8 @@ class FeedData:
         twice = [part for other in self.spans.values() for part in other.parts if part in span.parts]
         if twice or span_id in self.spans:
             raise Violation(f"C4 {self.feed}: span {span_id} covers {twice} a second time")
+        if span.table in self.missed:
+            raise Violation(f"C7 {self.feed}: span {span_id} is of table {span.table.oid}, which was dropped before")
         self.spans[span_id] = span
 
     def _give(self, epoch: int) -> None:
@@ -342,13 +352,16 @@ class FeedData:
             raise Violation(f"V9 {self.feed}: epoch {epoch} given out after {max(self._given)}")
         self._given.add(epoch)
 
+    def _out(self) -> set[TableId]:
+        recorded = {span.table for span in self.spans.values()}
+        return {table for table in self.tables
+                if table in self.left or table in self.needs
+                or (table not in recorded and (table in self.needed or self.rules.may_be_out(table)))}
+
     def _check_checkpoint(self, excused: Mapping[TableId, int] = {}) -> None:
         """Nothing at or below it is unfinished, isolated tables aside, and those that are out or catch up."""
-        recorded = {span.table for span in self.spans.values()}
-        out = {table for table in self.tables
-               if table in self.left or table in self.needs
-               or (table not in recorded and (table in self.needed or self.rules.may_be_out(table)))}
-        lsn, isolated = self.checkpoint, {table for table, _ in self.ddl.isolated} | out | excused.keys()
+        isolated = {table for table, _ in self.ddl.isolated} | self._out() | self.missed | excused.keys()
+        lsn = self.checkpoint
         for part, rows in self.log.items():
             last = self.died.get(part.table)
             for at, marker in rows[self.next[part] :]:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from millrace.core.feeds import rewinding
+from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.effects import (
     BeginTable,
     ClosePositions,
@@ -28,9 +29,9 @@ from millrace.core.feeds.manager import Manager
 from millrace.core.feeds.office import FeedState
 from millrace.core.feeds.states import Health, classify
 from millrace.errors import InvalidRequest, Refused
-from millrace.model.changefeeds import FeedError, FeedRecords, decode_feed, encode_record
+from millrace.model.changefeeds import DdlPosition, FeedError, FeedRecords, decode_feed, encode_record
 from millrace.model.feed_messages import FeedFailing
-from millrace.model.spans import Dispatcher, SpanId, TablePartition
+from millrace.model.spans import Dispatcher, SpanId, TableId, TablePartition
 from millrace_sim.control.rules import Spec
 
 if TYPE_CHECKING:
@@ -163,7 +164,8 @@ class MaintainerHost:
                 if position is None:
                     self._answer(machine, machine.overtaken)
                 else:
-                    self._answer(machine, machine.ddl_taken, position, written, world.now)
+                    changes = self.spec.told(data.known_changes())
+                    self._answer(machine, self._taken, machine, changes, position, written)
             case WriteChange():
                 if data.apply(effect.table, effect.change, effect.epoch):
                     self._answer(machine, machine.ddl.change_written, effect, world.now)
@@ -192,6 +194,15 @@ class MaintainerHost:
                     if effect.forget:
                         data.forget(effect.span.parts, effect.epoch)
                 self.capture.later(world.short(), lambda: machine.closed(effect, ok=ok))
+
+    def _taken(
+        self, machine: Maintainer, changes: list[SchemaChange], position: DdlPosition,
+        written: list[tuple[TableId, int]],
+    ) -> None:
+        """Everything that a former maintainer can have read is read by then, as the real home promises."""
+        for change in changes:
+            machine.on_change(change)
+        machine.ddl_taken(position, written, self.world.now)
 
     def _count_isolation(self, effect: CommitDdl) -> None:
         before, after = dict(effect.expected.isolated), dict(effect.wanted.isolated)

@@ -89,6 +89,10 @@ def test_A1_errors_are_problems_with_a_code(tmp_path: Path) -> None:
         problem(await client.get("/nowhere"), 404, "not_found")
         problem(await client.put("/api/v2/topics"), 405, "method_not_allowed")
         problem(await client.get("/api/v2/replicas/nonsense"), 400, "invalid_request")
+        leader = "/api/v2/topics/none/partitions/0/leader"
+        problem(await client.put(leader, json={"unclean": True}), 404, "unknown_topic_or_partition")
+        problem(await client.put(leader, json={"unclean": False}), 400, "invalid_request")
+        problem(await client.put(leader, json={}), 400, "invalid_request")
         problem(await client.post("/api/v2/topics", content=b"{"), 400, "invalid_request")
         problem(await client.post("/api/v2/topics", json={"name": "t", "x": 1}), 400, "invalid_request")
         problem(await client.post("/api/v2/topics", json={"name": "bad name"}), 400, "invalid_topic_name")

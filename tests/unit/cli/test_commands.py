@@ -46,6 +46,7 @@ def test_A2_every_error_has_its_exit_code(error: Exception, code: int) -> None:
     ["group", "describe"],
     ["source", "create", "shop"], ["source", "create", "shop", "--url"], ["source", "get"], ["table", "copy", "a.b"],
     ["doctor"], ["up", "--captures", "-1"], ["topic", "describe", ""], ["topic", "delete", ""], ["source", "get", ""],
+    ["topic", "elect", "orders", "0"],
     ["source", "remove", ""], ["table", "list", "--source", ""], ["up", "--kafka-port", "70000"],
     ["source", "create", "shop", "--url", "postgresql://u:geheim@h/d"],
 ])

@@ -23,6 +23,7 @@ from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.feeds.ports import DispatchingReport, Rounds, Work
 from millrace.changefeed.feeds.tasks import Tasks
 from millrace.changefeed.shapes import Shapes
+from millrace.core.delivery.breaker import Pace
 from millrace.core.delivery.failures import Whose, feed_error, of_ours
 from millrace.core.delivery.takeover_asks import Why
 from millrace.core.sources.registry import table_topic
@@ -59,6 +60,7 @@ class DataPath:
         self._sources: dict[str, SourceProgress] = {}
         self._users: dict[str, set[Key]] = {}                    # of each source: prepared, and not stopped
         self._starts: Counter[str] = Counter()                   # of each source: under way, stopped or not
+        self._pace = Pace()                                      # every sink writes to our own log
         self._closing = Tasks("progress, closing")
         self._feeds: dict[str, FeedRounds] = {}
         self._starting: dict[Key, Hosted | None] = {}            # None: it is still being made
@@ -120,7 +122,11 @@ class DataPath:
 
     def report(self, feed: str) -> DispatchingReport:
         rounds = self._feeds.get(feed)
-        return DispatchingReport(rounds.under_way, rounds.epochs()) if rounds is not None else DispatchingReport()
+        if rounds is None:
+            return DispatchingReport()
+        machine = rounds.breaker.machine
+        return DispatchingReport(
+            rounds.under_way, rounds.epochs(), rounds.breaker.outage(), machine.trips, machine.probes)
 
     # -- for whoever wires it ------------------------------------------------------------------------------------------
     def wake(self, feed: str) -> None:
@@ -176,5 +182,5 @@ class DataPath:
         if feed not in self._feeds:
             self._feeds[feed] = FeedRounds(
                 feed, self._client, self._jobs, self._ports, cores=self._cores, deadline_s=self._deadline_s,
-                passed=partial(self._passed, feed))
+                passed=partial(self._passed, feed), pace=self._pace)
         return self._feeds[feed]

@@ -11,7 +11,7 @@ round met with is remembered while its span comes and goes: the same trouble twi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from millrace import limits
 from millrace.changefeed.dispatching.hosted import Hosted
 from millrace.changefeed.dispatching.plans import Planned, Sent
+from millrace.changefeed.dispatching.sink_breaker import SinkBreaker
 from millrace.core.delivery.failures import feed_error, of_text
 from millrace.core.delivery.losses import Losses
 from millrace.core.delivery.rounds import Job, Rounds
@@ -46,7 +47,10 @@ class Jobs(Protocol):
 
 
 class FeedJobs:
-    def __init__(self, feed: str, jobs: Jobs, ports: Ports, decider: Rounds, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, feed: str, jobs: Jobs, ports: Ports, decider: Rounds, breaker: SinkBreaker, wake: Callable[[], None]
+    ) -> None:
+        self._breaker = breaker
         self._feed, self._jobs, self._ports, self._decider, self._wake = feed, jobs, ports, decider, wake
         self._losses = Losses()
         self._troubled: dict[SpanId, FeedError | None] = {}     # whose last round went wrong; None: its job was lost
@@ -57,6 +61,11 @@ class FeedJobs:
         """Once may be an accident, and a take-over has mended it."""
         error = self._troubled.get(span)
         return error if error is not None and error.count > 1 else None
+
+    def forgive(self, spans: Iterable[SpanId]) -> None:
+        """What they met with was an outage of the sink."""
+        for span in spans:
+            self._troubled.pop(span, None)
 
     def left(self, span: SpanId) -> None:
         """It comes back if something was wrong: then the search for the culprit goes on."""
@@ -74,9 +83,13 @@ class FeedJobs:
         by_host: dict[Dispatcher, list[WorkResult]] = {}
         for one in ending.results:
             by_host.setdefault(one.dispatcher, []).append(one)
-        for ones in by_host.values():
-            self._remember(ones, planned.sent, told=isinstance(ending, Returned))
-        self._settle(job, ending, planned.sent)
+        excused = self._breaker.heard(by_host, planned.sent, told=isinstance(ending, Returned))
+        for dispatcher, ones in by_host.items():
+            if dispatcher.span in excused:
+                self._troubled.pop(dispatcher.span, None)
+            else:
+                self._remember(ones, planned.sent, told=isinstance(ending, Returned))
+        self._settle(job, ending, planned.sent, excused)
         self._wake()                                     # whoever waited for this job need not wait for its results
         await asyncio.gather(*(self._finish(ones, planned.sent) for ones in by_host.values()))
         self._wake()
@@ -130,7 +143,8 @@ class FeedJobs:
             del self._troubled[oldest]
             self.left(oldest)
 
-    def _settle(self, job: Job, ending: Returned | Lost, sent: dict[int, Sent]) -> None:
+    def _settle(self, job: Job, ending: Returned | Lost, sent: dict[int, Sent], excused: frozenset[SpanId]) -> None:
+        """`excused`: an outage of the sink stopped them."""
         session_lost = isinstance(ending, Lost) and ending.session_lost
         blamed = self._losses.ended(job.number, session_lost=session_lost)
         if blamed:
@@ -142,7 +156,7 @@ class FeedJobs:
         died = {one.dispatcher.span for one in ending.results if one.unclaimed}
         failed = {one.dispatcher.span for one in ending.results if sent[one.result.round].failed(one)}
         read_bytes = sum(one.read_bytes for one in ending.results)
-        self._decider.returned(job.number, failed=failed - died, lost=died, read_bytes=read_bytes)
+        self._decider.returned(job.number, failed=failed - died - excused, lost=died, read_bytes=read_bytes)
 
     async def _finish(self, ones: list[WorkResult], sent: dict[int, Sent]) -> None:
         """What is known of the results is stored; then the round is over for this dispatcher."""
@@ -168,13 +182,16 @@ class FeedJobs:
 
     def _tell(self, hosted: Hosted, *, failed: bool) -> None:
         match round_over(hosted.stands.standing, stopped=hosted.stopped, failed=failed):
-            case Over.UNKNOWN:
+            case Over.UNKNOWN if not self._breaker.keep(hosted):
                 hosted.rounds.unknown(hosted.dispatcher)
+            case Over.FAILED if self._breaker.is_open and hosted.dispatcher.span not in self._troubled:
+                hosted.doubted, hosted.erring, hosted.in_round = True, False, False
+                hosted.rounds.ended(hosted.dispatcher)
             case Over.FAILED:
-                hosted.doubted = hosted.erring = True
+                hosted.doubted, hosted.erring, hosted.in_round = True, True, False
                 hosted.rounds.ended(hosted.dispatcher, error=self._troubled.get(hosted.dispatcher.span))
             case Over.COMMITTED:
-                hosted.erring = False
+                hosted.erring = hosted.in_round = False
                 hosted.rounds.ended(hosted.dispatcher)
 
     async def _store(self, hosted: Hosted, ones: list[WorkResult], sent: dict[int, Sent]) -> None:

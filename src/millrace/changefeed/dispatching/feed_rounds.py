@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import count
 
 from millrace import limits
@@ -20,7 +20,9 @@ from millrace.changefeed.dispatching.feed_jobs import FeedJobs, Jobs
 from millrace.changefeed.dispatching.hosted import Hosted
 from millrace.changefeed.dispatching.parts import Part, StreamPart
 from millrace.changefeed.dispatching.plans import AnyGoal, Ready, planned
+from millrace.changefeed.dispatching.sink_breaker import SinkBreaker
 from millrace.changefeed.feeds.tasks import Tasks
+from millrace.core.delivery.breaker import Pace
 from millrace.core.delivery.failures import feed_error, lasting, of_ours
 from millrace.core.delivery.rounds import Rounds
 from millrace.core.delivery.source_marks import Look
@@ -38,7 +40,7 @@ log = get_logger(__name__)
 class FeedRounds:
     def __init__(
         self, feed: str, client: LogClient, jobs: Jobs, ports: Ports, *, cores: int, deadline_s: float,
-        passed: Callable[[], DdlPosition],
+        passed: Callable[[], DdlPosition], pace: Pace,
     ) -> None:
         self._feed, self._client, self._ports = feed, client, ports
         self._deadline_s, self._passed = deadline_s, passed
@@ -46,8 +48,11 @@ class FeedRounds:
         self._decider, self._round = Rounds(cores), count(1)
         self._looks: set[Look] = set()                   # for markers, under way
         self._refreshing, self._refresh_failed = False, False
+        self._passed_over, self._more_looks = False, False   # somebody waits for the end of a look, of all looks
         self._wake, self._tasks = asyncio.Event(), Tasks(f"rounds of {feed}")
-        self._jobs = FeedJobs(feed, jobs, ports, self._decider, self.wake)
+        self.breaker = SinkBreaker(feed, ports, self._decider, pace, now=asyncio.get_running_loop().time,
+                                   here=lambda: len(self._hosted), forgive=self._forgive)
+        self._jobs = FeedJobs(feed, jobs, ports, self._decider, self.breaker, self.wake)
         self._tasks.start(self._run())
 
     # -- who is here ---------------------------------------------------------------------------------------------------
@@ -55,12 +60,15 @@ class FeedRounds:
         now = asyncio.get_running_loop().time()
         hosted.began(now, now + self._ports.random.uniform(0.0, limits.LOOK_AROUND_S))     # not all of them at once
         self._hosted[hosted.dispatcher] = hosted
+        if hosted.parts and hosted.trouble is None and hosted.stands.standing is Standing.WORKING:
+            self.breaker.taken_over(hosted.dispatcher.span)
         self.wake()
 
     def drop(self, dispatcher: Dispatcher) -> None:
         """Nothing more for it; its round, if it is in one, ends by itself."""
         self._hosted.pop(dispatcher, None)
         self._jobs.left(dispatcher.span)
+        self.breaker.left(dispatcher)
 
     def wake(self) -> None:
         self._wake.set()
@@ -79,7 +87,8 @@ class FeedRounds:
         return self._jobs.under_way
 
     def epochs(self) -> dict[SpanId, int]:
-        return {one.span: hosted.epoch_seen for one, hosted in self._hosted.items()}
+        """Of those whose positions carry a greater one than they have."""
+        return {one.span: hosted.epoch_seen for one, hosted in self._hosted.items() if hosted.epoch_seen > one.epoch}
 
     async def close(self) -> None:
         """Jobs under way are cancelled."""
@@ -102,15 +111,19 @@ class FeedRounds:
     def _pass(self, now: float) -> float:
         """Starts what can be started. How long to wait at most, if nothing wakes us."""
         position, ready, due = self._passed(), dict[SpanId, Ready](), list[Hosted]()
+        self._passed_over, self._more_looks = False, False
         for hosted in self._free():
             if self._must_wait(hosted):
                 continue
             if hosted.must_meet and not hosted.meeting:
                 self._meet(hosted)
             if not hosted.may_plan:
+                self._passed_over = True
                 continue
             goals = [goal for part in hosted.parts if (goal := self._goal(hosted, part, position)) is not None]
-            if hosted.must_look or (not goals and now >= hosted.look_at):
+            if self.breaker.is_open:
+                ready |= {hosted.dispatcher.span: Ready(hosted, goals)} if goals else {}
+            elif hosted.must_look or (not goals and now >= hosted.look_at):
                 self._look(hosted, now)
             elif goals:
                 ready[hosted.dispatcher.span] = Ready(hosted, goals)
@@ -118,15 +131,40 @@ class FeedRounds:
                 self._tell(hosted, None)
             elif hosted.refresh_due(now):
                 due.append(hosted)
-        if due and not self._refreshing:
+        if self.breaker.is_open:
+            ready = self._probe(now, ready)
+        elif due and not self._refreshing:
             self._refreshing = True
             self._tasks.start(self._refresh(due, now))
         for job in self._decider.start(now, {span: one.backlog_bytes for span, one in ready.items()}):
             for span in job.spans:
                 ready[span].hosted.rounds.begin([span])
+                ready[span].hosted.in_round = True
             made = planned(self._feed, job, ready, self._round, deadline_s=self._deadline_s)
             self._tasks.start(self._jobs.run(job, made))
         return self._wait_s(now)
+
+    def _probe(self, now: float, ready: dict[SpanId, Ready]) -> dict[SpanId, Ready]:
+        """Nobody but the one that shall find out whether the sink takes writes again [V12]."""
+        span = self.breaker.probe(ready, self._is_under_way)
+        if span is None:
+            return {}
+        hosted = ready[span].hosted
+        if hosted.must_look:
+            self._look(hosted, now)
+            return {}
+        return {span: ready[span]}
+
+    def _is_under_way(self, span: SpanId) -> bool:
+        return span in self._decider.busy or any(
+            one.looking for dispatcher, one in self._hosted.items() if dispatcher.span == span)
+
+    def _forgive(self, spans: Collection[SpanId]) -> None:
+        """Their errors were the sink's, and that tells of itself; who is in a round is told by its end."""
+        self._jobs.forgive(spans)
+        for dispatcher, hosted in self._hosted.items():
+            if dispatcher.span in spans and hosted.erring and not hosted.in_round and not hosted.stopped:
+                self._tell(hosted, None)
 
     def _free(self) -> list[Hosted]:
         hosts = {id(hosted.rounds): hosted.rounds for hosted in self._hosted.values()}
@@ -164,6 +202,8 @@ class FeedRounds:
         waits, again = [limits.ENDS_LOOK_S], self._decider.look_again_at()
         if again is not None and again > now:            # else there was nobody for another job
             waits.append(again - now)
+        if self.breaker.is_open:
+            waits.append(max(limits.ROUND_SETTLE_S, self.breaker.machine.next_at() - now))
         free, busy = {hosted.dispatcher for hosted in self._free()}, self._decider.busy
         if any(one not in free and one.span not in busy for one in self._hosted):
             waits.append(limits.FEED_RETRY_MIN_S)        # it waits after an error: nobody else tells when that is over
@@ -209,13 +249,25 @@ class FeedRounds:
         if sum(one.looking for one in self._hosted.values()) < limits.IDLE_LOOKS_MAX:
             hosted.looking = True
             self._tasks.start(self._look_around(hosted, now))
+        elif hosted.must_look:
+            self._passed_over = True
+        else:
+            self._more_looks = True                      # who only looks around is in no hurry
 
     async def _look_around(self, hosted: Hosted, now: float) -> None:
         error = await hosted.look_around(now)
         if error is not None:
             log.info("a look between rounds failed", feed=self._feed, span=hosted.dispatcher.span, error=str(error))
-            self._trouble(hosted, error)
-        self.wake()
+            if not (error.retriable and self.breaker.look_failed(hosted.dispatcher.span, f"{error.code}: {error}")):
+                self._trouble(hosted, error)
+            self.wake()
+        self._looked(hosted)
+
+    def _looked(self, *looked: Hosted) -> None:
+        """Hundreds that look around and find what they knew are no reason for a pass over all."""
+        more = self._more_looks and not any(one.looking for one in self._hosted.values())
+        if more or self._passed_over or any(not one.told or not one.may_plan or one.must_look for one in looked):
+            self.wake()
 
     async def _refresh(self, due: list[Hosted], now: float) -> None:
         """Together, or from the second failure on each alone: then the one that is in trouble says so."""
@@ -228,9 +280,10 @@ class FeedRounds:
             for hosted in due if alone else ():
                 hosted.doubted = True
             self._refresh_failed = not alone
+            self.wake()
         finally:
             self._refreshing = False
-            self.wake()
+            self._looked(*due)
 
     def _trouble(self, hosted: Hosted, error: MillraceError) -> None:
         """Told as the error of a round: then it waits before it is free again."""

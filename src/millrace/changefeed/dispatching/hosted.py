@@ -43,6 +43,7 @@ class Hosted:
     look_at: float = 0.0                                 # when it looks again, if it is idle then
     told: bool = False                                   # what its take-over, or its span's former rounds, met with
     erring: bool = False                                 # whoever placed it was told of an error last
+    in_round: bool = False                               # planned, and its end not told
     doubted: bool = False                                # a round did nothing: are the targets still those?
     meeting: bool = False                                # copies that came since
 

@@ -1,6 +1,7 @@
 """When a machine has its next pass: soon after news, else at the next heartbeat.
 
-In: pokes, time. Out: passes, and which of them is a heartbeat. Promise: news that come together cost one pass.
+In: pokes, time. Out: passes, and which of them is a heartbeat. Promises: news that come together cost one pass;
+machines of one process have their heartbeats at the same moments: an idle process is woken once for all of them.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import asyncio
 
 from millrace import limits
-from millrace.ops.ports import Clock
+from millrace.ops.naps import nap, next_look
 
 
 class Beat:
-    def __init__(self, clock: Clock, every_s: float) -> None:
-        self._clock, self._every_s = clock, every_s
-        self._due = clock.now()                          # the first pass is one
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._loop = asyncio.get_running_loop()
+        self._due = self._loop.time()                    # the first pass is one
         self._news = asyncio.Event()
 
     def poke(self) -> None:
@@ -22,17 +24,15 @@ class Beat:
 
     async def wait(self) -> bool:
         """Until the next pass. True: pings are due with it."""
-        await asyncio.sleep(limits.FEED_PASS_GAP_S)
-        left_s = self._due - self._clock.now()
-        if left_s > 0:
-            try:
-                async with asyncio.timeout(left_s):
-                    await self._news.wait()
-            except TimeoutError:
-                pass
+        began = self._loop.time()
+        if began < self._due:
+            await nap(self._news, self._due)
+        gap_s = began + limits.FEED_PASS_GAP_S - self._loop.time()
+        if gap_s > 0:                                    # news that follow a pass closely share the next one
+            await asyncio.sleep(gap_s)
         self._news.clear()
-        now = self._clock.now()
+        now = self._loop.time()
         if now < self._due:
             return False
-        self._due = now + self._every_s
+        self._due = next_look(now, self._every_s)
         return True

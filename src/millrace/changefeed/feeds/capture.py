@@ -25,6 +25,7 @@ from millrace.changefeed.feeds.ports import Dispatching, Homes
 from millrace.changefeed.feeds.post import Post
 from millrace.changefeed.feeds.surroundings import Surroundings
 from millrace.changefeed.feeds.tasks import Tasks
+from millrace.changefeed.looks import until_look
 from millrace.changefeed.members import living
 from millrace.changefeed.office import OfficeWriter
 from millrace.core.feeds.effects import DropMaintainer, FeedEffect, Send, StartMaintainer
@@ -123,11 +124,11 @@ class FeedCapture:
             else:
                 self.around.living.read(infos)
                 self._post.reach(infos)
-            await asyncio.sleep(limits.FEED_LEASES_EVERY_S)
+            await until_look(limits.FEED_LEASES_EVERY_S)
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(self.around.heartbeat_s)
+            await until_look(self.around.heartbeat_s)
             self.around.living.look(self.around.ports)
             if self.member.liveness != "stopping" and self._is_put_out():
                 self.member.liveness = "stopping"            # until its owner ends it, it takes nothing new

@@ -40,7 +40,7 @@ class CoordinatorHost:
         self.machine = Coordinator(
             writer.feeds, capture=around.capture, token=token, now=around.now(), session_s=around.session_s)
         writer.replay_feed = self._replay
-        self._beat = Beat(around.ports.clock, around.heartbeat_s)
+        self._beat = Beat(around.heartbeat_s)
         self._inbox: list[CaptureAnswer | MaintainerRefused | FeedFailing] = []
         self._tasks = Tasks("changefeed-clean-up")
         self._clean_at: dict[str, float] = {}                # under way, or not again before
@@ -48,7 +48,8 @@ class CoordinatorHost:
 
     def receive(self, message: CaptureAnswer | MaintainerRefused | FeedFailing) -> None:
         self._inbox.append(message)
-        self._beat.poke()
+        if not isinstance(message, CaptureAnswer) or self.machine.has_news(message):
+            self._beat.poke()                                # else it is heard, and the next heartbeat will do
 
     async def submit(self, decide: Callable[[FeedsState], FeedsDecision[R]]) -> R:
         """What people ask: the reply, when its records are durable; or what `decide` raised; or NotCoordinator."""

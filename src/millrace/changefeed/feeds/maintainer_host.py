@@ -67,7 +67,7 @@ class MaintainerHost:
         self.lives = 0
         self._failures = 0                                   # of lives, in a row
         self._ddl_failures = 0
-        self._beat = Beat(around.ports.clock, around.heartbeat_s)
+        self._beat = Beat(around.heartbeat_s)
         self._inbox: list[Answer] = []
         self._closing: set[ClosePositions] = set()
         self._effects = Tasks(f"maintainer-{feed}-effect")

@@ -65,6 +65,7 @@ class ManagerHost:
         effects: list[FeedEffect] = []
         match message:
             case MaintainerPing():
+                machine.outage = self._around.dispatching.report(self.feed).outage
                 effects = machine.on_ping(source, message)
             case PrepareDispatcher():
                 effects = machine.on_prepare(now, source, message)
@@ -87,8 +88,8 @@ class ManagerHost:
         machine.tick(self._around.now(), view)
         for span_id, epoch in self._around.dispatching.report(self.feed).epochs.items():
             machine.overtaken(span_id, epoch)
-        for span_id in machine.held.keys() | self._told.keys():
-            self._settle(span_id)
+        while machine.touched:                               # of thousands that stay as they are nothing is to be said
+            self._settle(machine.touched.popitem()[0])
 
     def _settle(self, span_id: SpanId) -> None:
         """The data path has what the machine holds, and nothing else."""

@@ -18,6 +18,7 @@ from millrace.core.feeds.checkpoint import Committed
 from millrace.core.feeds.effects import BeginTable
 from millrace.core.feeds.feeds import FeedEntry
 from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, FeedError
+from millrace.model.feed_messages import Outage
 from millrace.model.spans import Dispatcher, Span, SpanId, TableId, TablePartition
 from millrace.model.tables import Lsn
 
@@ -51,10 +52,15 @@ class Rounds(Protocol):
 
 
 class DispatchingReport(NamedTuple):
-    """`rounds`: under way, also of dispatchers that are gone. `epochs`: that positions of held spans carry, as read."""
+    """`rounds`: under way, also of dispatchers that are gone. `epochs`: greater ones than their own that positions of
+    held spans carry, as read. `outage`: its sink takes no writes; `trips`, `probes`: how often that was noticed, and
+    looked after [V12]."""
 
     rounds: int = 0
     epochs: Mapping[SpanId, int] = {}
+    outage: Outage | None = None
+    trips: int = 0
+    probes: int = 0
 
 
 class Dispatching(Protocol):

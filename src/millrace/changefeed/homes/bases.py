@@ -39,6 +39,12 @@ class FeedBases:
                 return found
             await asyncio.sleep(limits.HOME_LOOK_S)          # its brokers have not cut what the controller says is gone
 
+    async def held_back(self, topic_id: UUID, told: Told, partition: int) -> Base | None:
+        """Held from now on, in one partition of a table that comes back; None: where it does is gone."""
+        offset = told.floors.get(partition, 0)
+        held = await self._floors.hold({TopicPartition(topic_id, partition): offset})
+        return Base({partition: offset}) if held else None
+
     async def find(self, table: TableId, topic: str, told: Told, partitions: Sequence[int]) -> Base | None:
         """As the log is now."""
         await self._copies.meet(table)

@@ -88,8 +88,7 @@ class LogFeedHome:
                 if (found := self._story.replay(offset, record)) is not None]
         ddl = ddl_of(await self._ddl_position(), self._spec.source)
         await self._stored.load()
-        over = self._dropped(told, ddl)
-        await together(self._meet(one) for one in told if one.kind == "create" and one.table.oid not in over)
+        await together(map(self._meet_in_turn, self._coming(told, ddl)))
         for one in told:
             self._tell(one, passed=ddl.of(self._story.table(one.table.oid)), floor=floor_of(ddl))
         for key in self._stored.by_key:
@@ -100,15 +99,20 @@ class LogFeedHome:
                      self._keeping.follow()):
             self._tasks.start(self._watched(work))
 
-    def _dropped(self, told: Iterable[Told], ddl: DdlPosition) -> set[Oid]:
-        """Tables whose drop, or renaming away, has passed, and that have not come back."""
-        over: set[Oid] = set()
+    def _coming(self, told: Iterable[Told], ddl: DdlPosition) -> list[list[Told]]:
+        """How each table came and will come again: not those whose drop, or renaming away, has passed."""
+        coming: dict[Oid, list[Told]] = {}
         for one in told:
-            if one.kind == "drop" and one.number < ddl.of(self._story.table(one.table.oid)):
-                over.add(one.table.oid)
-            elif one.kind == "create":
-                over.discard(one.table.oid)
-        return over
+            if one.kind == "create":
+                coming.setdefault(one.table.oid, []).append(one)
+            elif one.kind == "drop" and one.number < ddl.of(self._story.table(one.table.oid)):
+                coming.pop(one.table.oid, None)
+        return list(coming.values())
+
+    async def _meet_in_turn(self, told: Iterable[Told]) -> None:
+        """One table, in its order: it begins where it came first."""
+        for one in told:
+            await self._meet(one)
 
     async def _ddl_position(self) -> StoredPosition:
         """The changefeed begins with the first change in `progress`, or where that ends: no marker of an earlier one
@@ -247,8 +251,7 @@ class LogFeedHome:
             return True                                  # nobody reads it any more
         await self._copies.meet(span.table)
         keys = [*own, *(key for part in span.parts for key in self._copies.keys(part))]
-        if forget:
-            keys = [key for key in keys if not await self._is_made_by(key, epoch)]
+        keys = [key for key in keys if not await self._is_made_by(key, epoch)]
         topics = await self._targets.found(self._targets.names(span.table.oid) | {quarantine_topic(self._spec.id)})
         if not await close_positions(self._positions, self._targets, keys, epoch, lambda key: topics):
             return False
@@ -256,9 +259,12 @@ class LogFeedHome:
             for key in keys:
                 await self._positions.forget(key, epoch)
             await self._floors.drop(TopicPartition(key.topic_id, key.partition) for key in keys)
-            begins = span.table in self._known.topics and span.table not in self._keeping.out
-            if begins and await self._known.begin_anew(span, epoch) is None:
+        if span.table in self._known.topics and span.table not in self._keeping.out:
+            begins = (await self._known.begin_anew(span, epoch) is not None if forget
+                      else await self._known.come_back(span.parts))
+            if not begins:
                 self._keeping.lose(span.table, NO_BASE)
+                await self._keeping.look_for_base(span.table)
         return True
 
     # -- a table that needs a copy ---------------------------------------------------------------------------------

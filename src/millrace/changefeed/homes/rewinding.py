@@ -53,10 +53,13 @@ async def positions_at(retold: Retold, position: Lsn) -> list[Fresh]:
     end, spec = retold.progress.next, retold.spec
     number = next_change(retold.told, at, end)
     fresh = [Fresh(ddl_key(spec.id, retold.progress.id), Point(number, 0), number)]
-    tables: dict[str, Told] = {}
+    tables: dict[str, Told] = {}                         # those that are there, and those that come later
     for told in retold.told:
+        name = table_topic(spec.source, told.table.oid)
         if told.kind == "create":
-            tables.setdefault(table_topic(spec.source, told.table.oid), told)
+            tables.setdefault(name, told)
+        elif told.kind == "drop" and At(told.change.generation, told.change.commit_lsn) <= at:
+            tables.pop(name, None)
     slots = asyncio.Semaphore(limits.HOME_CALLS_MAX)
 
     async def one(info: TopicInfo, partition: int) -> Fresh:

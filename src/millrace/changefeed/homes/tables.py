@@ -2,14 +2,15 @@
 
 In: tables as the source's story names them. Out: topics, keys of positions. Promise: a position is created once, where
 its partition begins for this changefeed, with a writer id that is its own for good; one that is there stays as it is.
-A table that has left and comes back begins anew, above every epoch that was at work before.
+A table that has left and comes back begins anew, above every epoch that was at work before; one that was renamed away
+begins where it comes back: what it was under another name meanwhile is not taken.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from millrace.changefeed.homes.stored import StoredPositions
 from millrace.core.feeds.bases import Base
 from millrace.core.feeds.source_story import Told
 from millrace.core.sources.registry import table_topic
-from millrace.errors import PositionExists
+from millrace.errors import PositionExists, PositionMissing
 from millrace.log.client import LogClient
 from millrace.log.client.positions import PositionClient
 from millrace.model.positions import Point, PositionKey
@@ -46,7 +47,7 @@ class FeedTables:
         self._positions = PositionClient(client)
         self._slots = asyncio.Semaphore(limits.HOME_CALLS_MAX)
         self._parts: dict[PositionKey, TablePartition] = {}
-        self._told: dict[TableId, Told] = {}             # how it came
+        self._told: dict[TableId, list[Told]] = {}       # how it came, and comes again
         self.topics: dict[TableId, Topic] = {}
 
     async def keys(self, span: Span) -> list[PositionKey]:
@@ -64,27 +65,30 @@ class FeedTables:
         return self.topics[part.table].name, part.partition
 
     async def meet(self, table: TableId, told: Told, *, is_out: bool = False) -> bool:
-        """`told`: how it came. `is_out`: no position is made. False: it must be copied before it can begin.
-        UnknownTopicOrPartition: its topic is gone."""
-        topic = await self._topic(table)
+        """`told`: how it came, or comes again. `is_out`: no position is made. False: it must be copied before it can
+        begin. UnknownTopicOrPartition: its topic is gone."""
+        topic, is_new = await self._topic(table), table not in self.topics
         self.topics[table] = topic
-        self._told.setdefault(table, told)
+        self._told.setdefault(table, []).append(told)
         parts = [TablePartition(table, partition) for partition in range(topic.partitions)]
         self._parts |= {self.key_of(part): part for part in parts}
-        missing = [part.partition for part in parts if self.key_of(part) not in self._stored.by_key]
-        return is_out or not missing or await self.begin_anew(Span(table, tuple(missing)), self._epoch) is not None
+        if is_out:
+            return True
+        missing = [part.partition for part in parts if is_new and self.key_of(part) not in self._stored.by_key]
+        begun = not missing or await self.begin_anew(Span(table, tuple(missing)), self._epoch) is not None
+        return await self.come_back(part for part in parts if part.partition not in missing) and begun
 
     async def base(self, table: TableId) -> Base | None:
         """With which it could begin now."""
         topic = self.topics[table]
-        return await self._bases.find(table, topic.name, self._told[table], range(topic.partitions))
+        return await self._bases.find(table, topic.name, self._told[table][0], range(topic.partitions))
 
     async def begin_anew(
         self, span: Span, epoch: int, before: Before | None = None, *, upto: int | None = None
     ) -> Base | None:
         """Of a table that is taken, and whose positions were forgotten. `before`: of its base, before positions are
         made. `upto`: its base may have this number at most. None: it must be copied first."""
-        topic, told = self.topics[span.table], self._told[span.table]
+        topic, told = self.topics[span.table], self._told[span.table][0]
         base = await self._bases.held(span.table, (topic.name, topic.id), told, span.partitions)
         if base is not None and upto is not None and base.number > upto:
             return None
@@ -95,6 +99,30 @@ class FeedTables:
             await together(self._create(part, told, base, epoch) for part in span.parts)
         return base
 
+    async def come_back(self, parts: Iterable[TablePartition]) -> bool:
+        """Of a table that was renamed away: a position that is closed, and stands before the table comes again, begins
+        there. One that is not closed is still at work: whoever closes it asks again. False: where the table comes again
+        is not in the log any more, it must be copied."""
+        return all(await together(map(self._come_back, parts)))
+
+    async def _come_back(self, part: TablePartition) -> bool:
+        """By the LSN first: the marker of a table that came long ago may not be in the log any more. Then held, and
+        looked for: a closed position holds nothing."""
+        key = self.key_of(part)
+        with contextlib.suppress(PositionMissing):           # forgotten: whoever does that makes it anew
+            stored = await self._positions.read(key)
+            for told in self._told[part.table] if stored.closed else ():
+                if not told.has_marker or stored.resolved >= told.change.commit_lsn - 1:
+                    continue
+                base = await self._bases.held_back(self.topics[part.table].id, told, part.partition)
+                if base is None:
+                    return False
+                if stored.next_offset < await self._beginning(part, told, base):
+                    await self._positions.forget(key, stored.epoch)
+                    await self._create(part, told, base, stored.epoch)
+                    break
+        return True
+
     async def _topic(self, table: TableId) -> Topic:
         name = table_topic(table.source, table.oid)
         async with self._slots:
@@ -102,11 +130,18 @@ class FeedTables:
         return Topic(name, info.id, len(info.partitions))
 
     async def _create(self, part: TablePartition, told: Told, base: Base, epoch: int) -> None:
-        key, at = self.key_of(part), base.offsets[part.partition]
+        key = self.key_of(part)
+        at = await self._beginning(part, told, base)
+        resolved = base.at.lsn if base.at is not None else max(told.change.commit_lsn - 1, 0)
         async with self._slots:
-            if told.has_marker and base.at is None:          # renamed into the rules: it begins where that is said
-                at = await find_marker(self._client, self.where(part), at, told.marker)
-            resolved = base.at.lsn if base.at is not None else max(told.change.commit_lsn - 1, 0)
             writer_id = await self._client.new_writer_id()
             with contextlib.suppress(PositionExists):        # another maintainer was faster
                 await self._positions.create(key, epoch=epoch, at=Point(at, 0), resolved=resolved, writer_id=writer_id)
+
+    async def _beginning(self, part: TablePartition, told: Told, base: Base) -> int:
+        """A table that was renamed into the rules begins at the marker that says so."""
+        at = base.offsets[part.partition]
+        if not told.has_marker or base.at is not None:
+            return at
+        async with self._slots:
+            return await find_marker(self._client, self.where(part), at, told.marker)

@@ -131,6 +131,11 @@ class Rounds:
         """Spark was not there: nobody is to blame."""
         del self._running[number]
 
+    def forgive(self, spans: Collection[SpanId]) -> None:
+        """They failed by no fault of theirs: none of them runs alone for it [V12]."""
+        for span in spans:
+            self._alone.pop(span, None)
+
     def forget(self, span: SpanId) -> None:
         """It is no longer here."""
         self._clear({span})

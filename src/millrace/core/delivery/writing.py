@@ -60,8 +60,8 @@ class Piece(NamedTuple):
 
 class Writing:
     __slots__ = (
-        "_claimed", "_deadline", "_flaws", "_handed", "_pieces", "_sending_until", "_settling", "_window", "claim",
-        "plan", "result",
+        "_claimed", "_deadline", "_flaws", "_handed", "_pieces", "_said", "_sending_until", "_settling", "_window",
+        "claim", "plan", "result",
     )
 
     def __init__(
@@ -74,6 +74,7 @@ class Writing:
         self.result: WriteResult | None = None
         self._sending_until, self._deadline = sending_until, deadline
         self._claimed = self._settling = False
+        self._said = ""                     # the last refusal, for people
         self._handed = plan.from_
         self._pieces = Pieces({TopicPartition(s.topic_id, s.partition): s.sequence for s in plan.sequences})
 
@@ -150,6 +151,7 @@ class Writing:
 
     def _refused(self, item: Item, error: MillraceError) -> None:
         self._settling = True
+        self._said = f": {error.code}: {error}"
         if isinstance(error, (*IN_DOUBT, *REFUSED)) or self._is_gap(item, error):
             self._pieces.settled(item, State.WAITING)
             if "prefix" in self._flaws and not isinstance(error, IN_DOUBT):
@@ -195,7 +197,7 @@ class Writing:
         """A prefix, if every answer is in; a claim without an answer is nothing to wait for."""
         pieces = self._pieces
         in_doubt = not self._claimed or pieces.out or any(item.doubts for item in pieces.undelivered())
-        self._finish("unknown" if in_doubt and "doubt" not in self._flaws else "partial", why)
+        self._finish("unknown" if in_doubt and "doubt" not in self._flaws else "partial", why + self._said)
 
     def _finish(self, outcome: Outcome, error: str = "") -> None:
         if outcome == "unknown":

@@ -22,7 +22,7 @@ from millrace.core.feeds.captures import NO_FLAWS
 from millrace.core.feeds.checkpoint import Progress
 from millrace.core.feeds.effects import BeginTable, CommitDdl, TakeDdl, WriteChange, WriteWatermark
 from millrace.core.feeds.office import FeedState
-from millrace.model.changefeeds import DdlPosition, FeedRecords, SpanRecorded, TableEnds
+from millrace.model.changefeeds import LEFT, DdlPosition, FeedRecords, SpanRecorded, TableEnds
 from millrace.model.spans import TableId, TablePartition, whole
 from millrace.model.tables import Lsn
 
@@ -198,6 +198,11 @@ class DdlDispatcher:
                 found = {**dict.fromkeys(change.tables, change.number), **found}
         return found
 
+    def is_end(self, table: TableId, number: int) -> bool:
+        """Whether that change ends the table, as the story is told now."""
+        change = self._change_from(number)
+        return change is not None and change.number == number and change.kind == "drop" and table in change.tables
+
     def _rejoining(self) -> set[TableId]:
         flight = self._in_flight
         if not isinstance(flight, CommitDdl):
@@ -206,19 +211,39 @@ class DdlDispatcher:
 
     # -- what must stand before a change may pass
     def needs(self) -> list[FeedRecords]:
-        change = self.waiting()
-        if change is None:
-            return []
         records: list[FeedRecords] = []
-        for table in change.tables:
-            is_out = table in self._state.needs          # it begins by itself, when it is copied
-            if change.kind == "create" and "create_late" not in self._flaws and not (
-                    is_out or self._state.knows(table)):
+        for change, table in self._next_of_each():
+            if not self._is_unrecorded(change, table):
+                continue
+            if change.kind == "drop":
+                records.append(TableEnds(table, change.number))
+            elif table not in self._state.by_table:
                 fresh = self._state.next_id + len(records)
                 records.append(SpanRecorded(fresh, whole(table, change.partitions), change.number))
-            if change.kind == "drop" and "drop_late" not in self._flaws and table not in self._state.ends:
-                records.append(TableEnds(table, change.number))
         return records
+
+    def _next_of_each(self) -> list[tuple[SchemaChange, TableId]]:
+        """The next change of the changefeed, for its tables, and of each isolated table that which it owes."""
+        if self.position is None:
+            return []
+        change, found = self.waiting(), list[tuple[SchemaChange, TableId]]()
+        if change is not None:
+            found += [(change, table) for table in self._together(change)]
+        for table, own in self.position.isolated:
+            owed = None if table in self._state.needs else self._owes(table, own, self.position.next)
+            if owed is not None:
+                found.append((owed, table))
+        return found
+
+    def _is_unrecorded(self, change: SchemaChange, table: TableId) -> bool:
+        """It makes a table, and spans of that are not recorded (those that are may be of what the table was before it
+        was renamed away: they end first); or it ends a table, and that is not recorded. A table that needs a copy
+        begins by itself, when it has one."""
+        last = self._state.ends.get(table)
+        if change.kind == "create" and "create_late" not in self._flaws:
+            return table not in self._state.needs and (
+                table not in self._state.by_table or (last is not None and last < change.number))
+        return change.kind == "drop" and "drop_late" not in self._flaws and last not in (change.number, LEFT)
 
     def late_needs(self) -> list[FeedRecords]:
         """The flawed order: what `needs` left out, after the change has passed."""
@@ -275,7 +300,7 @@ class DdlDispatcher:
                 if table in self.rejoin and self._caught_up(table):
                     rest = tuple(pair for pair in position.isolated if pair[0] != table)
                     return self._commit(position, position.next, rest)
-            elif self._arrived(table, change.number):
+            elif self._arrived(table, change.number) and not self._is_unrecorded(change, table):
                 if (table, change.number) not in self._written:
                     return WriteChange(self.epoch, table, change.number)
                 moved = tuple((t, change.number + 1 if t == table else n) for t, n in position.isolated)
@@ -284,7 +309,9 @@ class DdlDispatcher:
 
     def _next_change(self, position: DdlPosition) -> DdlEffect | None:
         change = self.waiting()
-        if change is None or self.needs() or self.missing(change):
+        if change is None or self.missing(change):
+            return None
+        if any(self._is_unrecorded(change, table) for table in self._together(change)):
             return None
         for table in self._due(change):
             if (table, change.number) not in self._written:
@@ -301,10 +328,15 @@ class DdlDispatcher:
             own.append((table, upto if owed is None else owed.number))
         return CommitDdl(position, DdlPosition(self.epoch, upto, tuple(own)))
 
-    def _due(self, change: SchemaChange) -> list[TableId]:
+    def _together(self, change: SchemaChange) -> list[TableId]:
+        """Its tables for which it passes with the changefeed's position."""
         assert self.position is not None
         isolated = {table for table, _ in self.position.isolated}
-        return [table for table in change.tables if table not in isolated and table not in self._state.needs]
+        return [table for table in change.tables if table not in isolated]
+
+    def _due(self, change: SchemaChange) -> list[TableId]:
+        """Those that must arrive at it, and are told of it."""
+        return [table for table in self._together(change) if table not in self._state.needs]
 
     def _owes(self, table: TableId, own: int, upto: int) -> SchemaChange | None:
         for change in self._changes[bisect_left(self._numbers, own) : bisect_left(self._numbers, upto)]:

@@ -20,7 +20,7 @@ class Blocker(NamedTuple):
 
 def feed_blockers(maintainer: Maintainer) -> list[Blocker]:
     return [*_beginning(maintainer), *_spans(maintainer), *_needs(maintainer), *_changes(maintainer),
-            *_positions(maintainer)]
+            *_positions(maintainer), *_pauses(maintainer)]
 
 
 def _beginning(m: Maintainer) -> list[Blocker]:
@@ -88,6 +88,14 @@ def _positions(m: Maintainer) -> list[Blocker]:
     why = "is not copied: rows of its table's first copy are missing" if m.progress.owes(holder) else "is behind"
     reason = f"partition {holder.table.oid}/{holder.partition} {why}"
     return [Blocker("checkpoint", owner, reason, m.checkpoint_since)]
+
+
+def _pauses(m: Maintainer) -> list[Blocker]:
+    return [
+        Blocker(f"dispatchers of capture {capture}", "the sink", f"{pause.error.message}; " + (
+            f"next probe in {pause.probe_s:.0f} s" if pause.probe_s else "a probe is under way"), pause.since)
+        for capture, pause in m.health.pauses.items()
+    ]
 
 
 def coordinator_blockers(c: Coordinator) -> list[Blocker]:

@@ -25,6 +25,7 @@ from millrace.core.feeds.operators import Absent, Ask, Go, Operator, PlaceAt, Re
 from millrace.core.feeds.schedule import Picker, balance, least_loaded
 from millrace.model.changefeeds import ChangefeedRemoved, CoordinatorRecords, MaintainerPlaced
 from millrace.model.feed_messages import (
+    CaptureAnswer,
     CoordinatorPing,
     EndMaintainer,
     FeedFailing,
@@ -66,6 +67,10 @@ class Coordinator:
 
     def cleaned(self, feed: str) -> None:
         self._cleaned.add(feed)
+
+    def has_news(self, answer: CaptureAnswer) -> bool:
+        """Whether a pass is to hear it soon: something is under way, or the capture says other than before."""
+        return bool(self.operators or self.absent or self.ends_since) or self.sight.has_news(answer)
 
     # -- a pass ----------------------------------------------------------------------------------------------------
     def decide(self, now: float) -> list[CoordinatorRecords]:

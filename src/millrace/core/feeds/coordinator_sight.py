@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from millrace import limits
 from millrace.core.feeds.captures import NO_FLAWS, Hearing
 from millrace.core.feeds.operators import Operator, Seen
@@ -36,6 +38,11 @@ class CoordinatorSight:
             answer.capture, answer.incarnation, answer.ping_sent_at, answer.liveness
         ):
             self.answers[answer.capture] = answer
+
+    def has_news(self, answer: CaptureAnswer) -> bool:
+        """It says more than that the capture still lives."""
+        known = self.answers.get(answer.capture)
+        return known is None or known != msgspec.structs.replace(answer, ping_sent_at=known.ping_sent_at)
 
     def on_refused(self, refusal: MaintainerRefused) -> None:
         if refusal.token == self.token:

@@ -86,11 +86,16 @@ class Maintainer:
     # -- what comes in ---------------------------------------------------------------------------------------------
     def on_view(self, view: View) -> None:
         self.sight.on_view(view, self.placing.loads)
+        self.health.living(view.living)
 
     def on_answer(self, answer: ManagerAnswer) -> None:
         if answer.maintainer_epoch != self.epoch:
             return
-        for report in self.sight.on_answer(answer) or ():
+        changed = self.sight.on_answer(answer)
+        if changed is None:
+            return
+        self.health.outage(answer.capture, answer.outage, self.sight.now)
+        for report in changed:
             self.placing.dirty[report.id] = None
             self.placing.suspects[answer.capture, report.id] = None
             self.health.reported(report)

@@ -25,6 +25,7 @@ from millrace.model.feed_messages import (
     Liveness,
     MaintainerPing,
     ManagerAnswer,
+    Outage,
     PrepareDispatcher,
     StartDispatcher,
     StopDispatcher,
@@ -66,6 +67,9 @@ class Manager:
         self.maintainer_epoch = 0
         self.liveness: Liveness = "alive"
         self.held: dict[SpanId, Held] = {}
+        self.outage: Outage | None = None              # of the sink, as rounds here see it
+        self._prepared: set[SpanId] = set()            # of them
+        self.touched: dict[SpanId, None] = {}          # came, changed or went; who carries it out takes them away
         self._version = 0
         self._changed: dict[SpanId, int] = {}          # span -> version, in the order of versions; also of gone ones
         self._full_below = 0                           # changes up to here are forgotten: who has seen less gets all
@@ -148,8 +152,9 @@ class Manager:
     def tick(self, now: float, view: View | None) -> None:
         """`view`: the coordinator's; what it does not run (paused, failed, removed) has nothing to do here."""
         running = view is None or self.feed in view.running or self.maintainer_epoch > view.epochs_upto
-        for span_id, held in list(self.held.items()):
-            forgotten = held.state == "prepared" and now - held.asked_at > self.session_s and "hold" not in self._flaws
+        for span_id in list(self._prepared if running else self.held):
+            held = self.held[span_id]
+            forgotten = now - held.asked_at > self.session_s and "hold" not in self._flaws
             if forgotten or not running:
                 self._stop(span_id, held)
 
@@ -217,8 +222,13 @@ class Manager:
         self._version += 1
         self._changed.pop(span_id, None)
         self._changed[span_id] = self._version
+        self.touched[span_id] = None
         if held is not None:
             held.version = self._version
+        if held is not None and held.state == "prepared":
+            self._prepared.add(span_id)
+        else:
+            self._prepared.discard(span_id)
 
     def _drop(self, span_id: SpanId) -> None:
         del self.held[span_id]
@@ -240,7 +250,7 @@ class Manager:
                 changed = changed[-1:]
         return ManagerAnswer(
             self.feed, ping.epoch, self.capture, self.incarnation, ping.sent_at, full, ping.seen, self._version,
-            tuple(changed))
+            tuple(changed), self.outage)
 
     def _forget(self, seen: int) -> None:
         """What the maintainer has seen need not be told again; a late ping that has seen less gets everything."""

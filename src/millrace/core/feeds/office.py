@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from millrace.model.changefeeds import (
     FIRST,
     LEFT,
+    STAYS,
     ChangefeedSpec,
     CheckpointReached,
     EpochsTaken,
@@ -64,8 +65,8 @@ class FeedState:
                 self.epoch = max(self.epoch, record.upto)
             case SpanRecorded():
                 self._recorded(record.id, record.span, record.born)
-                if self.ends.get(record.span.table) == LEFT:
-                    del self.ends[record.span.table]
+                if self.ends.get(record.span.table, record.born + 1) <= record.born:
+                    del self.ends[record.span.table]                 # so ended what it was before
             case SpecSettled():
                 self.spec = record.spec
             case FeedRewound():
@@ -80,6 +81,8 @@ class FeedState:
                     self._recorded(span_id, span, born)
             case SpanEnded():
                 self._ended(record.id)
+            case TableEnds() if record.change == STAYS:
+                self.ends.pop(record.table, None)
             case TableEnds():
                 self.ends[record.table] = record.change
             case TableTrouble():

@@ -4,6 +4,7 @@
         ├─ from now on none is                           ─▶ SpecSettled(None)
         ├─ a table that is not recorded and is taken     ─▶ its span, absent
         ├─ a table that is recorded and not taken        ─▶ TableEnds(LEFT): stopped, positions closed and forgotten
+        ├─ one whose recorded end is none by this spec   ─▶ TableEnds(STAYS), as long as that has not passed
         ├─ a table of which something else is said       ─▶ its dispatchers again, where they are, under raised epochs
         └─ all of that stands                            ─▶ SpecSettled(spec)
 
@@ -24,7 +25,9 @@ from millrace.core.feeds.choice import Entries
 from millrace.core.feeds.office import FeedState
 from millrace.core.feeds.placing import Placing
 from millrace.model.changefeeds import (
+    FIRST,
     LEFT,
+    STAYS,
     ChangefeedSpec,
     FeedRecords,
     SpanEnded,
@@ -68,8 +71,10 @@ class Settling:
         needs = self._state.needs
         taken = {table: parts for table, parts in self._ddl.tables_from(self._tables).items() if table not in needs}
         coming = self._ddl.coming()
-        records = self._leaving(taken, coming) + self._unborn(coming) + self._joining(taken) + self._changing(taken)
-        waits = any(self._state.ends.get(table) == LEFT for table in self._state.by_table)
+        records = self._leaving(taken, coming) + self._staying({*taken, *coming}) + self._unborn(taken, coming)
+        records += self._joining(taken) + self._changing(taken)
+        waits = any(self._is_leaving(table) or (table in taken and self._ddl.ended(table))
+                    for table in self._state.by_table)
         if not records and not waits:
             self.is_due = False
             return [] if self._state.spec == self._spec else [SpecSettled(self._spec)]
@@ -77,16 +82,31 @@ class Settling:
 
     def _leaving(self, taken: Mapping[TableId, int], coming: Mapping[TableId, int]) -> list[FeedRecords]:
         left = [table for table in sorted(self._state.by_table)
-                if table not in taken and table not in coming and not self._ddl.ended(table)]
+                if table not in taken and not self._ddl.ended(table) and not self._is_to_come(table, coming)]
         if "leaves_at_once" in self._flaws:
             return [SpanEnded(span_id) for table in left for span_id in self._state.by_table[table]]
         return [TableEnds(table, LEFT) for table in left]
 
-    def _unborn(self, coming: Mapping[TableId, int]) -> list[FeedRecords]:
+    def _is_to_come(self, table: TableId, coming: Mapping[TableId, int]) -> bool:
+        """And is not at work before that, as one whose name the rules do not take until it is renamed."""
+        spans = self._state.by_table[table].values()
+        return table in coming and all(span.born >= coming[table] or span.place is None for span in spans)
+
+    def _is_leaving(self, table: TableId) -> bool:
+        return self._state.ends.get(table) == LEFT
+
+    def _staying(self, ours: set[TableId]) -> list[FeedRecords]:
+        """A change that has not passed was recorded as a table's last, and by these rules it is not: it renames the
+        table to what they take, too."""
+        ends = self._state.ends
+        return [TableEnds(table, STAYS) for table in sorted(ours & ends.keys())
+                if not self._ddl.ended(table) and not self._ddl.is_end(table, ends[table])]
+
+    def _unborn(self, taken: Mapping[TableId, int], coming: Mapping[TableId, int]) -> list[FeedRecords]:
         """Going back has undone the making of a table that had joined when it was there: now it comes with its change.
         Nobody is placed after going back, and so there is nobody to be stopped."""
         records: list[FeedRecords] = []
-        for table in sorted(coming.keys() & self._state.by_table.keys() - self._state.needs.keys()):
+        for table in sorted(coming.keys() & self._state.by_table.keys() - taken.keys() - self._state.needs.keys()):
             for span in self._state.by_table[table].values():
                 if span.born < coming[table] and span.place is None:
                     records += (SpanEnded(span.id), SpanRecorded(self._placing.take_id(), span.span, coming[table]))
@@ -94,26 +114,28 @@ class Settling:
 
     def _joining(self, taken: Mapping[TableId, int]) -> list[FeedRecords]:
         fresh = (span for item in sorted(taken.items()) if (span := self._missing(*item)).partitions)
-        return [SpanRecorded(self._placing.take_id(), span) for span in islice(fresh, limits.SCHEDULE_BATCH_MAX)]
+        return [SpanRecorded(self._placing.take_id(), span, self._born(span.table))
+                for span in islice(fresh, limits.SCHEDULE_BATCH_MAX)]
 
     def _missing(self, table: TableId, partitions: int) -> Span:
-        """What of a table nobody has. Some spans of it may have ended, if going back has undone its drop."""
+        """What of a table nobody has. Some spans of it may have ended, if going back has undone its drop. Who has left,
+        or was renamed away, and is taken again, ends first."""
         spans = self._state.by_table.get(table, {}).values()
-        if (spans and self._state.ends.get(table) == LEFT) or self._is_dropped(table):
+        if spans and self._ddl.ended(table):
             return Span(table, ())
         here = {partition for span in spans for partition in span.span.partitions}
         return Span(table, tuple(partition for partition in range(partitions) if partition not in here))
 
-    def _is_dropped(self, table: TableId) -> bool:
-        """One that only left may come back."""
-        return self._ddl.ended(table) and self._state.ends[table] != LEFT
+    def _born(self, table: TableId) -> int:
+        """There at the position; not before what ended it when it was taken last."""
+        return self._state.ends[table] if self._ddl.ended(table) else FIRST
 
     def _changing(self, taken: Mapping[TableId, int]) -> list[FeedRecords]:
         if "settings_kept" in self._flaws:
             return []
         tables = sorted(self._changed & taken.keys() & self._state.by_table.keys())
         spans = (span for table in tables for span in self._state.by_table[table].values()
-                 if span.id not in self._again and span.place is not None and self._state.ends.get(table) != LEFT)
+                 if span.id not in self._again and span.place is not None and not self._is_leaving(table))
         records: list[FeedRecords] = []
         for span in islice(spans, limits.SCHEDULE_BATCH_MAX):
             self._placing.again(span.id, records, "its settings changed")

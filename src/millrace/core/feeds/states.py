@@ -12,15 +12,15 @@ Promise: an error stands until its own dispatcher, or the one that replaced it, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from millrace import limits
 from millrace.core.backoff import Wait, wait_after
 from millrace.model.changefeeds import ErrorClass, FeedError, FeedStateName
-from millrace.model.feed_messages import DispatcherReport
-from millrace.model.spans import SpanId, TableId
+from millrace.model.feed_messages import DispatcherReport, Outage
+from millrace.model.spans import CaptureId, SpanId, TableId
 
 LOG_GONE = "log_released"               # of an error: what a position needs was not in the log
 
@@ -49,9 +49,18 @@ def retry_wait(failures: int) -> Wait:
     return wait_after(failures, first_s=limits.FEED_RETRY_MIN_S, most_s=limits.FEED_RETRY_MAX_S)
 
 
+class Pause(NamedTuple):
+    """All dispatchers on one capture wait for the sink."""
+
+    error: FeedError
+    since: float
+    probe_s: float
+
+
 class Health:
     def __init__(self) -> None:
         self._standing: dict[SpanId, FeedError] = {}
+        self.pauses: dict[CaptureId, Pause] = {}
         self.history: dict[tuple[str, TableId | None], FeedError] = {}      # the latest last
 
     # -- what comes in
@@ -61,6 +70,21 @@ class Health:
             return
         self._standing[report.id] = report.error
         self._remember(report.error)
+
+    def outage(self, capture: CaptureId, told: Outage | None, now: float) -> None:
+        """One trouble however many dispatchers it stops, and however often it is told [V12]."""
+        known = self.pauses.pop(capture, None)
+        if told is None:
+            return
+        error = msgspec.structs.replace(told.error, capture=capture)
+        is_new = known is None or known.error.first_ms != error.first_ms
+        self.pauses[capture] = Pause(error, now - told.age_s if is_new or known is None else known.since, told.probe_s)
+        if is_new:
+            self._remember(msgspec.structs.replace(error, count=1))
+
+    def living(self, captures: Iterable[CaptureId]) -> None:
+        """Of the others nobody will tell when it is over."""
+        self.pauses = {capture: self.pauses[capture] for capture in captures if capture in self.pauses}
 
     def forget(self, spans: Iterable[SpanId]) -> None:
         """They ended: nobody will report them again."""
@@ -81,7 +105,7 @@ class Health:
     def state(self) -> FeedStateName:
         if self.fatal() is not None:
             return "failed"
-        return "warning" if self._standing else "normal"
+        return "warning" if self._standing or self.pauses else "normal"
 
     def of(self, table: TableId) -> FeedError | None:
         return next((error for error in self._standing.values() if error.table == table), None)

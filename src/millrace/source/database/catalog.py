@@ -149,11 +149,50 @@ ORDER BY p.root, c.oid
 """
 
 
+# What the queries above would answer, in short. Not by md5(): servers in FIPS mode refuse it.
+_SHORT = "(SELECT pg_catalog.hashtextextended(coalesce(pg_catalog.string_agg(q::text, ','), ''), 0)::text FROM (%s) q)"
+_OF_TAKEN = [query.replace("%(oids)s", "%(taken)s") for query in (_COLUMNS, _KEYS, _LEAVES)]
+_DIGEST = "SELECT " + ", ".join(_SHORT.replace("%s", query) for query in (_TABLES, *_OF_TAKEN))
+
+
 async def find_tables(connection: Connection, matches: Matches) -> list[Table]:
     """All tables that the rule takes, in the order of their names."""
     async with _one_moment(connection):
         found = await _fetch(connection, _TABLES, None)
         return await _complete(connection, [row for row in found if matches(row[1], row[2])])
+
+
+class TablesWatch:
+    """Looks again and again for the tables that one rule takes. While nothing changes the server says just that: a
+    thousand tables are not fetched, and not made anew, to be found the same."""
+
+    def __init__(self, matches: Matches) -> None:
+        self._matches = matches
+        self._digest: tuple[str, ...] = ()
+        self._oids: list[Oid] = []
+        self._tables: list[Table] = []
+
+    async def find(self, connection: Connection) -> list[Table]:
+        """As `find_tables`."""
+        async with _one_moment(connection):
+            digest = await _digest(connection, self._oids)     # before: what is read behind it is as new, or newer
+            if digest == self._digest:
+                return self._tables
+            found = await _fetch(connection, _TABLES, None)
+            tables = await _complete(connection, [row for row in found if self._matches(row[1], row[2])])
+        oids = [table.oid for table in tables]
+        self._digest = digest if oids == self._oids else ()    # else it is of other tables
+        self._oids, self._tables = oids, tables
+        return tables
+
+
+async def _digest(connection: Connection, oids: Iterable[Oid]) -> tuple[str, ...]:
+    """Of all that `find_tables` would be told, if it took these."""
+    wanted = "{" + ",".join(map(str, oids)) + "}"              # as text: a list would be dumped one by one
+    cursor = await connection.execute(_DIGEST.encode(), {"oids": None, "taken": wanted})
+    row = await cursor.fetchone()
+    assert row is not None
+    return (str(connection.info.server_version), *row)
 
 
 async def tables_by_oid(connection: Connection, oids: Iterable[Oid]) -> dict[Oid, Table]:

@@ -22,7 +22,7 @@ from millrace.errors import MillraceError, PublicationMissing, SourceError, Sour
 from millrace.model.sources import SourceSpec
 from millrace.model.tables import Lsn, Oid, parse_lsn
 from millrace.source.database import sql as texts
-from millrace.source.database.catalog import Table, find_tables, quoted, table_of
+from millrace.source.database.catalog import Table, TablesWatch, find_tables, quoted, table_of
 from millrace.source.database.connect import Connection, Database, epoch_of
 from millrace.source.database.fitness import Unfit, unfit
 from millrace.source.database.guard import SlotState, free_slot, slot_state
@@ -85,6 +85,7 @@ class Setup:
         self.slot = slot_name(spec)
         self.publication = publication_name(spec)
         self._rules = TableRules(spec.tables)
+        self._watch = TablesWatch(self._rules.takes)
         self._whole = TableRules(spec.carry_whole)
         self._may_not_trigger = False
 
@@ -121,7 +122,7 @@ class Setup:
                         "then are not in the stream; the source's tables are copied again")
                 found = await self._make_publication(connection)
             notes = (*publication_notes(self.publication, found), *await narrowed(connection, self.publication))
-            tables = await find_tables(connection, self._rules.takes)
+            tables = await self._watch.find(connection)
             inside = await published(connection, self.publication)
             harmful = await self._withdraw(connection, found, [t for t in tables if t.oid in inside])
             withdrawn = {why.table.oid for why in harmful}

@@ -19,7 +19,9 @@ from millrace.model.positions import Point, PositionKey, StoredPosition, target_
 from millrace.model.progress import Change, CopyStarted, Manifest, Range
 from millrace.model.quarantine import quarantine_topic
 from millrace.model.spans import whole
+from millrace.model.tables import TableSchema
 from millrace.wire.records import Record
+from support_feeds import until
 from support_homes import FEED, SOURCE, SPEC, Log, entry, homes, id_of, run, table
 
 T, WIDER = table(16400, "t"), table(16400, "t", "x")
@@ -172,6 +174,54 @@ def test_C3_a_table_that_leaves_is_shut_out_and_forgotten_and_begins_anew_when_i
             assert await back.close_positions(span, 8, forget=True)
             assert (await log.positions.read(key)).writers[0].first_epoch == 8
         for one in (first, home, back):
+            await one.leave()
+
+    run(tmp_path, story)
+
+
+def test_C7_a_table_that_is_renamed_away_and_back_begins_where_it_comes_back(tmp_path: Path) -> None:
+    hidden = msgspec.structs.replace(T, name="secret")
+
+    async def renamed(log: Log, before: TableSchema, after: TableSchema, lsn: int) -> int:
+        number = await log.change(Change(1, T.oid, lsn, 0, "alter", after.id, before.id), after)
+        await log.mark(lsn)
+        return number
+
+    async def story(log: Log) -> None:
+        key, span = log.key, whole(TABLE, 1)
+        await log.add(T)
+        await log.rows(T.oid, 0, 2, lsn=10)
+        await log.mark(10)
+        away = await renamed(log, T, hidden, 20)             # its marker stands at 2
+        first = await homes(log).open(entry())
+        assert await first.take_ddl(1) is not None
+        assert await first.commit_ddl(DdlPosition(1, away), DdlPosition(1, away + 1))
+        await log.positions.take(key(T.oid), 4)
+        await log.move(T.oid, 0, 2, resolved=19)
+        assert await first.close_positions(span, 5, forget=False)
+        assert (await log.positions.read(key(T.oid))).at == (2, 0), "nobody knows that it will come back"
+
+        await log.rows(T.oid, 0, 3, lsn=25)
+        back = await renamed(log, hidden, T, 30)             # at 6
+        await until(lambda: any(change.number == back for change in first.news().changes), 10)
+        made = await log.positions.read(key(T.oid))
+        assert (made.at, made.resolved, made.epoch, made.closed) == ((6, 0), 29, 5, False)
+        await log.positions.take(key(T.oid), 6)
+        await log.move(T.oid, 0, 7, resolved=30)
+
+        again = await renamed(log, T, hidden, 40)            # at 7
+        last = await renamed(log, hidden, T, 50)             # at 8
+        second = await homes(log).open(entry(), Past(6, SPEC))
+        assert [change.number for change in second.news().changes] == [back, again, last]
+        assert (await log.positions.read(key(T.oid))).at == (7, 0), "its dispatcher is at work"
+        for _ in range(2):
+            assert await second.close_positions(span, 7, forget=False), "may be repeated"
+            made = await log.positions.read(key(T.oid))
+            assert (made.at, made.epoch, made.closed, made.writers[0].first_epoch) == ((8, 0), 7, False, 7)
+        for lsn, offset in ((15, 2), (25, 6), (35, 7), (45, 8)):
+            await homes(log).rewind(SPEC, lsn, 10 + lsn)
+            assert (await log.positions.read(key(T.oid))).at == (offset, 0)
+        for one in (first, second):
             await one.leave()
 
     run(tmp_path, story)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+import msgspec
 
 from millrace.changefeed.feeds.maintainer_host import MaintainerHost
 from millrace.changefeed.feeds.manager_host import ManagerHost
@@ -74,25 +77,52 @@ class Story:
         self.host.start()
 
 
-def test_C6_C7_a_maintainer_on_the_log_goes_from_tables_to_a_schema_change_and_to_removal(tmp_path: Path) -> None:
-    async def story(log: Log) -> None:
-        await log.add(T, partitions=2)
-        await log.add(table(16401, "secret"))
-        await log.rows(T.oid, 0, 3, lsn=10)
-        await log.rows(T.oid, 1, 2, lsn=11)
-        await log.mark(20)
-        a = Alone(tmp_path / "feeds")
-        await a.created(FEED)
-        s = Story(a, log)
-        s.host.start()
-        try:
-            await _story(s, log)
-        finally:
-            await s.host.stop()
-            await s.manager.stop()
-            await a.plain.close()
+async def begun(directory: Path, log: Log, then: Callable[[Story, Log], Awaitable[None]]) -> None:
+    """Two partitions of table t, with rows, and a table `secret`."""
+    await log.add(T, partitions=2)
+    await log.add(table(16401, "secret"))
+    await log.rows(T.oid, 0, 3, lsn=10)
+    await log.rows(T.oid, 1, 2, lsn=11)
+    await log.mark(20)
+    a = Alone(directory)
+    await a.created(FEED, tables=("public.*",))
+    s = Story(a, log)
+    s.host.start()
+    try:
+        await then(s, log)
+    finally:
+        await s.host.stop()
+        await s.manager.stop()
+        await a.plain.close()
 
-    run(tmp_path, story)
+
+def test_C6_C7_a_maintainer_on_the_log_goes_from_tables_to_a_schema_change_and_to_removal(tmp_path: Path) -> None:
+    run(tmp_path, lambda log: begun(tmp_path / "feeds", log, _story))
+
+
+def test_C7_a_table_that_is_renamed_away_and_back_is_maintained_again(tmp_path: Path) -> None:
+    run(tmp_path, lambda log: begun(tmp_path / "feeds", log, _away_and_back))
+
+
+async def _away_and_back(s: Story, log: Log) -> None:
+    hidden, of_t = msgspec.structs.replace(T, schema="hidden"), id_of(T.oid)
+    await until(s.works, 20)
+    away = await log.change(Change(1, T.oid, 30, 0, "alter", hidden.id, T.id), hidden)
+    await log.rows(T.oid, 0, 2, lsn=35)                      # under a name that the rules do not take
+    back = await log.change(Change(1, T.oid, 40, 0, "alter", T.id, hidden.id), T)
+    await log.mark(50)
+    await log.move(T.oid, 0, 3, resolved=29)
+    await log.move(T.oid, 1, 2, resolved=29)
+    await until(lambda: s.passed() == back + 1 and s.works(), 20)
+    assert away < back
+    machine = s.host.machine
+    assert machine is not None
+    assert [span.born for span in machine.state.by_table[of_t].values()] == [back]
+    stored = await log.stored()
+    assert [stored[log.key(T.oid, n)].at for n in (0, 1)] == [(6, 0), (3, 0)], "where it comes back"
+    for partition, end in ((0, 7), (1, 4)):
+        await log.move(T.oid, partition, end, resolved=50)
+    await until(lambda: s.checkpoint() == 50, 20)
 
 
 async def _story(s: Story, log: Log) -> None:

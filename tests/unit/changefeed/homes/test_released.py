@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
+
 from millrace.changefeed.feeds.ports import FeedHome, Past
 from millrace.core.delivery.copies import SKIPPED
 from millrace.core.feeds.effects import BeginTable
@@ -12,16 +14,19 @@ from millrace.core.feeds.floors import owner
 from millrace.core.sources.registry import copy_topic, table_topic
 from millrace.log.client.floors import FloorClient
 from millrace.log.client.metadata import LANE
+from millrace.model.changefeeds import DdlPosition
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import PositionKey
-from millrace.model.progress import CopyStarted, Manifest, Range
+from millrace.model.progress import Change, CopyStarted, Manifest, Range
 from millrace.model.quarantine import quarantine_topic
 from millrace.model.spans import whole
+from millrace.model.tables import TableSchema
 from millrace.wire.records import Record
 from support_feeds import until
 from support_homes import FEED, SOURCE, Log, entry, homes, id_of, run, table
 
 T = table(16400, "t")
+HIDDEN = msgspec.structs.replace(T, name="secret")
 TABLE, TARGET = id_of(T.oid), "shop.public.t"
 
 
@@ -52,6 +57,27 @@ async def cut(log: Log, topic: str, offset: int) -> None:
     answer = await conn.call("DeleteRecords", 2, {"timeout_ms": 5_000, "topics": [
         {"name": topic, "partitions": [{"partition_index": 0, "offset": offset}]}]})
     assert answer["topics"][0]["partitions"][0]["low_watermark"] == offset, answer
+
+
+async def renamed(log: Log, before: TableSchema, after: TableSchema, lsn: int) -> int:
+    number = await log.change(Change(1, T.oid, lsn, 0, "alter", after.id, before.id), after)
+    await log.mark(lsn)
+    return number
+
+
+async def away(log: Log) -> FeedHome:
+    """Renamed out of the rules at offset 4, which has passed; its position is closed there, and the log goes on."""
+    number = await renamed(log, T, HIDDEN, 30)
+    home = await homes(log).open(entry(), Past(3, None, frozenset(), 7))
+    assert await home.take_ddl(8) is not None
+    assert await home.commit_ddl(DdlPosition(8, number), DdlPosition(8, number + 1))
+    await log.positions.take(log.key(T.oid), 9)
+    await log.move(T.oid, 0, 4, resolved=29)
+    assert await home.close_positions(whole(TABLE, 1), 10, forget=False)
+    await log.rows(T.oid, 0, 3, lsn=35)
+    await log.mark(36)
+    await FloorClient(log.client).remove(owner(FEED), 7)                 # as two looks later
+    return home
 
 
 async def based(home: FeedHome) -> int:
@@ -142,6 +168,41 @@ def test_F10_a_first_copy_that_was_cut_is_no_beginning(tmp_path: Path) -> None:
         home = await homes(log).open(entry(), Past(0, None, frozenset(), 1))
         assert home.news().lost.keys() == {TABLE}
         assert log.key(T.oid) not in await log.stored()
+        await home.leave()
+
+    run(tmp_path, story)
+
+
+def test_F10_a_table_that_is_renamed_back_is_held_from_the_marker_on_that_brings_it(tmp_path: Path) -> None:
+    async def story(log: Log) -> None:
+        tp, home = await shop(log), await away(log)
+        await cut(log, table_topic(SOURCE, T.oid), 7)
+        back = await renamed(log, HIDDEN, T, 40)             # at 8
+        await until(lambda: any(change.number == back for change in home.news().changes), 10)
+        made = await log.positions.read(log.key(T.oid))
+        assert (made.at, made.closed) == ((8, 0), False)
+        assert (await FloorClient(log.client).of_owner(owner(FEED))).held[tp] == 8
+        await home.leave()
+
+    run(tmp_path, story)
+
+
+def test_F10_a_table_whose_way_back_was_cut_needs_a_copy(tmp_path: Path) -> None:
+    async def story(log: Log) -> None:
+        await shop(log)
+        await (await away(log)).leave()
+        await renamed(log, HIDDEN, T, 40)                    # at 8
+        await log.rows(T.oid, 0, 2, lsn=45)
+        await log.mark(50)
+        await cut(log, table_topic(SOURCE, T.oid), 10)
+        home = await homes(log).open(entry(), Past(10, None, frozenset(), 11))
+        assert home.news().lost.keys() == {TABLE}
+        assert (await log.positions.read(log.key(T.oid))).closed, "nobody goes on where the log happens to start"
+        number = await copy(log, 2)
+        assert await based(home) == number
+        assert await home.take_ddl(12) is not None
+        assert await home.begin_table(BeginTable(12, TABLE, 13, number, truncates=True))
+        assert (await log.positions.read(log.key(T.oid))).at == (11, 0)
         await home.leave()
 
     run(tmp_path, story)

@@ -4,7 +4,14 @@ from millrace.core.feeds.barrier import DdlDispatcher, SchemaChange, passes
 from millrace.core.feeds.checkpoint import Committed, Progress
 from millrace.core.feeds.effects import CommitDdl, TakeDdl, WriteChange, WriteWatermark
 from millrace.core.feeds.office import FeedState
-from millrace.model.changefeeds import CheckpointReached, DdlPosition, SpanRecorded, TableEnds
+from millrace.model.changefeeds import (
+    CheckpointReached,
+    DdlPosition,
+    SpanEnded,
+    SpanRecorded,
+    TableEnds,
+    TableNeedsCopy,
+)
 from millrace.model.spans import TableId, TablePartition, whole
 
 T, U, NEW = TableId("shop", 1), TableId("shop", 2), TableId("shop", 3)
@@ -119,6 +126,61 @@ def test_C7_a_change_that_ends_a_table_passes_after_that_is_recorded() -> None:
     assert not bench.ddl.counts(U)
 
 
+def test_C7_a_table_whose_making_and_drop_were_both_undone_is_recorded_again() -> None:
+    """By going back to a position before both: that it was over once says nothing of what is to be delivered again."""
+    create, drop = SchemaChange(10, 100, "create", (NEW,), 1), SchemaChange(20, 200, "drop", (NEW,))
+    bench = Bench(create, drop)
+    for record in (SpanRecorded(2, whole(NEW, 1), 10), TableEnds(NEW, 20), SpanEnded(2)):
+        bench.state.replay(record)
+    assert bench.ddl.next_effect() is None
+    assert bench.ddl.needs() == [SpanRecorded(3, whole(NEW, 1), 10)]
+    bench.state.replay(bench.ddl.needs()[0])
+    assert bench.written() == [NEW]
+    bench.commit()
+    assert bench.ddl.exists(NEW, 10)
+    assert bench.ddl.next_effect() is None, "its rows come before its drop"
+    bench.stand(NEW, at=20)
+    assert bench.written() == [NEW]
+    bench.commit()
+    assert bench.ddl.ended(NEW)
+
+
+def test_C7_a_table_that_is_renamed_away_and_back_is_recorded_again_when_what_it_was_has_ended() -> None:
+    away, back = SchemaChange(10, 100, "drop", (U,)), SchemaChange(20, 200, "create", (U,), 1)
+    bench = Bench(away, back)
+    bench.state.replay(bench.ddl.needs()[0])
+    bench.stand(U, at=10)
+    bench.written()
+    bench.commit()
+    assert bench.ddl.ended(U)
+    bench.stand(U, at=20)                                # its dispatcher has not stopped yet, and went on
+    assert (bench.ddl.needs(), bench.ddl.next_effect()) == ([], None)
+    bench.state.replay(SpanEnded(1))
+    bench.progress.forget(TablePartition(U, 0))
+    assert bench.ddl.next_effect() is None
+    assert bench.ddl.needs() == [SpanRecorded(2, whole(U, 1), 20)]
+    bench.state.replay(bench.ddl.needs()[0])
+    assert bench.written() == [U]
+    bench.commit()
+    assert bench.ddl.exists(U, 20)
+
+
+def test_F10_a_table_that_needs_a_copy_is_made_and_ended_without_being_recorded_waited_for_or_told() -> None:
+    create, drop = SchemaChange(10, 100, "create", (NEW,), 1), SchemaChange(20, 200, "drop", (NEW,))
+    bench = Bench(create, drop)
+    bench.state.replay(TableNeedsCopy(NEW, "cut"))
+    assert bench.ddl.needs() == [], "it begins by itself"
+    assert bench.written() == []
+    assert bench.commit().next == 11
+    assert bench.ddl.next_effect() is None
+    assert bench.ddl.needs() == [TableEnds(NEW, 20)], "it must not hold the checkpoint when nobody wants it any more"
+    bench.state.replay(TableEnds(NEW, 20))
+    assert bench.written() == []
+    assert bench.commit().next == 21
+    bench.state.replay(TableNeedsCopy(NEW, None))
+    assert not bench.ddl.counts(NEW)
+
+
 def test_C8_an_isolated_table_stops_nobody_and_misses_nothing() -> None:
     bench = Bench(ALTER)
     bench.ddl.isolate = {T, NEW}
@@ -133,6 +195,18 @@ def test_C8_an_isolated_table_stops_nobody_and_misses_nothing() -> None:
     bench.stand(T, at=10)
     assert bench.written() == [T]
     assert bench.commit() == DdlPosition(5, 11, ((T, 11),))
+
+
+def test_C8_an_isolated_tables_drop_is_written_after_it_is_recorded_as_its_end() -> None:
+    """It passed for the others before: whoever recorded it then may have done so for rules that hold no more."""
+    bench = Bench(SchemaChange(10, 100, "drop", (U,)), position=DdlPosition(4, 11, ((U, 10),)))
+    bench.stand(U, at=10)
+    assert bench.ddl.next_effect() is None
+    assert bench.ddl.needs() == [TableEnds(U, 10)]
+    bench.state.replay(TableEnds(U, 10))
+    assert bench.written() == [U]
+    assert bench.commit() == DdlPosition(5, 11, ((U, 11),))
+    assert bench.ddl.ended(U)
 
 
 def test_C8_it_rejoins_in_one_commit_when_its_positions_have_reached_the_checkpoint() -> None:

@@ -289,3 +289,18 @@ def test_P7_a_view_is_told_once() -> None:
     cluster.settle(20)
     pings = [send.message for send in cluster.c.pings(cluster.now)]
     assert all(isinstance(ping, CoordinatorPing) and ping.view is None for ping in pings)
+
+
+def test_P7_an_answer_that_says_what_was_said_before_is_no_news_unless_something_is_under_way() -> None:
+    state = FeedsState()
+    c = Coordinator(state, capture=1, token=5, now=0.0, session_s=6.0)
+
+    def answer(at: float, *, dispatchers: int = 3) -> CaptureAnswer:
+        return CaptureAnswer(5, 2, 1, at, (5, 1), "alive", (), dispatchers, ())
+
+    assert c.has_news(answer(1.0)), "nothing was heard of it before"
+    c.sight.on_answer(answer(1.0))
+    assert not c.has_news(answer(1.5))
+    assert c.has_news(answer(1.5, dispatchers=4))
+    c.ends_since["orders"] = 1.0
+    assert c.has_news(answer(1.5)), "a changefeed that ends waits for answers, whatever they say"

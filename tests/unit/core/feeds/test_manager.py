@@ -223,3 +223,30 @@ def test_C1_what_the_coordinator_does_not_run_ends() -> None:
     assert m.held[7].state == "stopping"
     m.round_ended(2.0, Dispatcher(7, 10))
     assert not m.held
+
+
+def test_P7_only_dispatchers_that_came_changed_or_went_are_told_to_whoever_carries_it_out() -> None:
+    m = manager()
+    for span in range(100):
+        working(m, span)
+    assert len(m.touched) == 100
+    m.touched.clear()
+    m.tick(1.0, None)
+    m.begin_round([7])
+    m.round_ended(2.0, Dispatcher(7, 10))
+    m.tick(100.0, None)
+    assert not m.touched, "they work as before"
+    m.begin_round([7])
+    m.round_ended(2.0, Dispatcher(7, 10), error=ERROR)
+    m.overtaken(8, 11)
+    prepare(m, 9, 11, now=100.0)
+    assert list(m.touched) == [7, 8, 9]
+
+
+def test_C3_of_many_only_those_prepared_are_forgotten() -> None:
+    m = manager()
+    working(m, 1)
+    prepare(m, 2)
+    start(m, 3)
+    m.tick(7.0, None)
+    assert m.held.keys() == {1, 3}

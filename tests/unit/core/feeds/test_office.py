@@ -46,6 +46,15 @@ def test_C7_a_table_is_known_while_it_has_spans_and_after_it_ended() -> None:
     assert not s.knows(TableId("shop", 3))
 
 
+def test_C7_an_end_is_over_when_the_table_is_recorded_again_behind_it_or_when_it_is_taken_back() -> None:
+    over = (records.TableEnds(U, 8), records.SpanEnded(1))
+    assert state(*over, records.SpanRecorded(2, whole(U, 1), 9)).ends == {}, "it was renamed away and back"
+    assert state(*over, records.SpanRecorded(2, whole(U, 1), 4)).ends == {U: 8}, "going back: its end is to come"
+    assert state(records.TableEnds(U, 8), records.TableEnds(U, records.STAYS)).ends == {}
+    left = (records.TableEnds(U, records.LEFT), records.SpanEnded(1))
+    assert state(*left, records.SpanRecorded(2, whole(U, 1))).ends == {}
+
+
 def test_C8_troubles_and_checkpoint_stand() -> None:
     error = records.FeedError(code="schema_refused", kind="isolate", table=U)
     s = state(records.TableTrouble(U, error), records.CheckpointReached(44), records.FeedBegun())

@@ -16,6 +16,7 @@ from millrace.core.feeds.settling import Settling, changed_tables
 from millrace.core.feeds.sight import FeedSight
 from millrace.model.changefeeds import (
     LEFT,
+    STAYS,
     ChangefeedSpec,
     DdlPosition,
     FeedRecords,
@@ -172,10 +173,57 @@ def test_C4_partitions_of_a_table_whose_drop_was_undone_are_recorded_again() -> 
     for record in (SpanEnded(0), SpanRecorded(1, one), TableEnds(T, 5)):
         feed.write(record)
     feed.state.spec = None
-    feed.maintainer(spec(T), passed=3)
+    feed.maintainer(spec(T), passed=3, changes=(SchemaChange(5, 50, "drop", (T,)),))
     feed.written.clear()
     feed.settle()
     assert feed.written == [SpanRecorded(2, two), SpecSettled(spec(T))]
+
+
+def test_C7_an_end_that_has_not_passed_and_is_none_by_the_new_rules_is_taken_back() -> None:
+    """A renaming that the former rules did not follow."""
+    feed = begun(spec(T, U))
+    feed.write(TableEnds(T, 5))
+    feed.maintainer(spec(T), passed=5, changes=(SchemaChange(5, 50, "alter", (T,)),))
+    feed.settle()
+    assert TableEnds(T, STAYS) in feed.written
+    assert (feed.tables(), T in feed.state.ends) == ({T}, False)
+    feed.write(TableEnds(V, 7))                              # before the changefeed went back: V is to come again
+    changes = (SchemaChange(6, 60, "create", (V,), 1), SchemaChange(7, 70, "alter", (V,)))
+    feed.maintainer(spec(T, U), passed=5, changes=changes)
+    feed.settle()
+    assert TableEnds(V, STAYS) in feed.written
+
+
+def test_C7_a_table_that_was_renamed_away_and_is_taken_under_its_new_name_joins_when_what_it_was_has_ended() -> None:
+    feed = begun(spec(T, U))
+    feed.write(TableEnds(T, 5))
+    settling = feed.maintainer(spec(T), passed=6)
+    for record in (SpecSettled(None), TableEnds(U, LEFT), SpanEnded(1)):
+        feed.write(record)
+    assert (settling.step(), settling.is_due) == ([], True), "its dispatcher has not stopped"
+    feed.write(SpanEnded(0))
+    feed.written.clear()
+    feed.settle()
+    assert feed.written == [SpanRecorded(2, whole(T, 2), 5), SpecSettled(spec(T))]
+    assert T not in feed.state.ends
+
+
+def test_C7_a_table_that_the_rules_take_when_it_is_renamed_and_not_before_leaves_until_then() -> None:
+    feed = begun(spec(T, U))
+    feed.maintainer(spec(U), passed=3, changes=(SchemaChange(9, 90, "create", (T,), 2),))
+    feed.settle()
+    assert feed.written == [SpecSettled(None), TableEnds(T, LEFT), SpanEnded(0), SpecSettled(spec(U))]
+
+
+def test_C7_a_table_that_is_there_and_will_go_and_come_again_is_left_as_it_is() -> None:
+    feed = Feed()
+    feed.maintainer(spec(T))
+    feed.settle()                                            # recorded, and not placed yet
+    feed.written.clear()
+    changes = (SchemaChange(5, 50, "drop", (T,)), SchemaChange(9, 90, "create", (T,), 2))
+    feed.maintainer(spec(T, U), passed=3, changes=changes)
+    feed.settle()
+    assert feed.written == [SpecSettled(None), SpanRecorded(1, whole(U, 1)), SpecSettled(spec(T, U))]
 
 
 SPECS = st.builds(
