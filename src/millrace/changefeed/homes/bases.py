@@ -52,7 +52,8 @@ class FeedBases:
         starts = {partition: await self._start(topic, partition) for partition in partitions}
         whole = {book.number: await self._is_whole(book, partitions) for book in books}
         floors = {partition: told.floors.get(partition, 0) for partition in partitions} if told.has_marker else None
-        return base(self._copies.all, books, starts=starts, whole=whole, floors=floors)
+        since = told.number if told.has_marker else 0
+        return base(self._copies.all, books, starts=starts, whole=whole, floors=floors, since=since)
 
     async def _start(self, topic: str, partition: int) -> int:
         async with self._slots:

@@ -35,23 +35,26 @@ class Base(NamedTuple):
 
 def base(
     copies: Copies, books: Sequence[Book], *, starts: Mapping[int, int], whole: Mapping[int, bool],
-    floors: Mapping[int, int] | None = None, flaws: frozenset[str] = NO_FLAWS,
+    floors: Mapping[int, int] | None = None, since: int = 0, flaws: frozenset[str] = NO_FLAWS,
 ) -> Base | None:
     """`books`: of the table, for this changefeed. `starts`: of its partitions' logs. `whole`: copies of which all is
-    there. `floors`: a table that was renamed into the rules begins behind these offsets, without a copy."""
+    there; of others nothing is put. `floors`: a table that was renamed into the rules, by record `since`, begins behind
+    these offsets, without a copy; or with one from later."""
     alive = [book for book in books if not copies.is_void(book)]
+    cut = tuple(book for book in alive if not whole[book.number])
     if "base_cut" in flaws:
         return Base(dict(starts))
     if floors is not None and all(start <= floors.get(partition, 0) for partition, start in starts.items()):
-        return Base({partition: floors.get(partition, 0) for partition in starts})
+        return Base({partition: floors.get(partition, 0) for partition in starts}, skipped=cut)
     if floors is None and not any(starts.values()) and all(whole[book.number] for book in alive[:1]):
-        return Base(dict.fromkeys(starts, 0))
+        return Base(dict.fromkeys(starts, 0), skipped=cut)
     for count, book in enumerate(alive):
         found = {partition: copies.beginning(book, partition) for partition in starts}
         offsets = {partition: offset for partition, offset in found.items() if offset is not None}
-        if _is_all(book) and whole[book.number] and len(offsets) == len(starts) and all(
+        if _is_all(book) and whole[book.number] and book.offset >= since and len(offsets) == len(starts) and all(
                 starts[partition] <= offset for partition, offset in offsets.items()):
-            return Base(offsets, book.offset, At(book.generation, book.known_before), tuple(alive[:count]))
+            skipped = (*alive[:count], *(later for later in alive[count:] if later in cut))
+            return Base(offsets, book.offset, At(book.generation, book.known_before), skipped)
     return None
 
 

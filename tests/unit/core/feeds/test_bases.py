@@ -34,10 +34,10 @@ def told(*records: ProgressRecord) -> Copies:
 
 
 def found(copies: Copies, starts: dict[int, int], *cut: int, floors: dict[int, int] | None = None,
-          flaws: frozenset[str] = frozenset()) -> Base | None:
+          since: int = 0, flaws: frozenset[str] = frozenset()) -> Base | None:
     books = copies.of(OID, "orders")
     whole = {book.number: book.number not in cut for book in books}
-    return base(copies, books, starts=starts, whole=whole, floors=floors, flaws=flaws)
+    return base(copies, books, starts=starts, whole=whole, floors=floors, since=since, flaws=flaws)
 
 
 def test_F10_where_all_of_the_log_is_there_a_table_begins_as_ever() -> None:
@@ -88,6 +88,17 @@ def test_F10_a_table_that_was_renamed_into_the_rules_begins_at_its_marker_if_tha
     assert begins is not None
     assert begins.offsets == {0: 50}
     assert found(copies, {0: 60}, floors={0: 20}) is None
+    assert found(copies, {0: 30}, floors={0: 20}, since=4) is None, "that copy is from before it came"
+
+
+def test_F10_of_a_copy_that_was_cut_nothing_is_put_where_the_table_needs_it_not() -> None:
+    copies = told(copy(1, "snapshot"), mark(99, 1), mark(200, 50), copy(2), mark(300, 70), copy(3))
+    for begins, skipped in (
+        (found(copies, {0: 0}, 2), [2]), (found(copies, {0: 9}, 1, floors={0: 20}), [1]),
+        (found(copies, {0: 9}, 3), [1, 3]),
+    ):
+        assert begins is not None
+        assert [book.number for book in begins.skipped] == skipped
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 60))
