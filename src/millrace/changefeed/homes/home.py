@@ -112,7 +112,9 @@ class LogFeedHome:
     async def _meet_in_turn(self, told: Iterable[Told]) -> None:
         """One table, in its order: it begins where it came first."""
         for one in told:
-            await self._meet(one)
+            table = self._story.table(one.table.oid)
+            if not await self._meet(one) and table not in self._keeping.out:
+                self._keeping.lose(table, NO_BASE)
 
     async def _ddl_position(self) -> StoredPosition:
         """The changefeed begins with the first change in `progress`, or where that ends: no marker of an earlier one
@@ -145,9 +147,10 @@ class LogFeedHome:
                 told = self._story.replay(offset, record)
                 if told is None:
                     continue
-                if told.kind == "create":
-                    await self._meet(told)
+                begins = told.kind != "create" or await self._meet(told)
                 self._tell(told)
+                if not begins:                           # told with its change: before that nobody wants it
+                    await self._lose(self._story.table(told.table.oid))
             for table in copied & self._known.topics.keys():
                 await patiently(partial(self._copies.meet, table))
                 self._standing.note_table(table)
@@ -155,15 +158,21 @@ class LogFeedHome:
                 await patiently(partial(self._keeping.look_for_base, table))
             self._read = self._progress.next
 
-    async def _meet(self, told: Told) -> None:
-        table = self._story.table(told.table.oid)
+    async def _meet(self, told: Told) -> bool:
+        """False: it is out, until it is copied."""
+        table, is_there = self._story.table(told.table.oid), True
         try:
-            if not await self._known.meet(table, told, is_out=table in self._keeping.out):
-                self._keeping.lose(table, NO_BASE)
+            is_out = table in self._keeping.out
+            is_there = await self._known.meet(table, told, is_out=is_out) and not is_out
             await self._copies.meet(table)
         except UnknownTopicOrPartition:
             if table.oid not in self._story.dropped:
                 raise
+        return is_there
+
+    async def _lose(self, table: TableId) -> None:
+        self._keeping.lose(table, NO_BASE)
+        await patiently(partial(self._keeping.look_for_base, table))
 
     def _tell(self, told: Told, *, passed: int = 0, floor: int = 0) -> None:
         """`passed`: of this table, changes before it have passed; `floor`: of every table."""
@@ -231,7 +240,15 @@ class LogFeedHome:
         return await self._hand.write(epoch, topic, ChangeMessage(table, change, *message), wall_ms=now_us // 1000)
 
     async def commit_ddl(self, expected: DdlPosition, wanted: DdlPosition) -> bool:
-        return await self._hand.commit(expected, wanted)
+        ending = [one for one in self._standing.told.values()
+                  if one.kind == "drop" and one.number < wanted.of(self._story.table(one.table.oid))]
+        if not await self._hand.commit(expected, wanted):
+            return False
+        for one in ending:
+            table = self._story.table(one.table.oid)
+            self._known.ended(table, one.number)
+            self._tasks.start(self._watched(patiently(partial(self._keeping.look_for_base, table))))
+        return True
 
     @property
     def watermarks(self) -> bool:
@@ -259,12 +276,11 @@ class LogFeedHome:
             for key in keys:
                 await self._positions.forget(key, epoch)
             await self._floors.drop(TopicPartition(key.topic_id, key.partition) for key in keys)
-        if span.table in self._known.topics and span.table not in self._keeping.out:
+        if self._known.comes(span.table) and span.table not in self._keeping.out:
             begins = (await self._known.begin_anew(span, epoch) is not None if forget
                       else await self._known.come_back(span.parts))
             if not begins:
-                self._keeping.lose(span.table, NO_BASE)
-                await self._keeping.look_for_base(span.table)
+                await self._lose(span.table)
         return True
 
     # -- a table that needs a copy ---------------------------------------------------------------------------------

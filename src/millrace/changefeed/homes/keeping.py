@@ -57,9 +57,10 @@ class Keeping:
         return lost, bases
 
     def lose(self, table: TableId, why: str) -> None:
+        """One that was out, and was not wanted meanwhile, is told again."""
+        self._lost.setdefault(table, why)
         if table not in self.out:
             self.out.add(table)
-            self._lost[table] = why
             log.error("a table needs a copy", feed=self._key.changefeed, oid=table.oid, why=why)
 
     def doubt(self) -> None:

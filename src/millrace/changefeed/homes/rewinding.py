@@ -79,8 +79,8 @@ async def _offset(retold: Retold, where: Where, told: Told, at: At) -> int:
     low = retold.marks.start_behind(oid, where[1], at)
     offset = await _first_behind(client, where, max(low, start), retold.marks.end_of(oid, where[1], at) or 0, at)
     refuse_unless_whole(told.table, at, marked=low, start=start, found=offset)
-    if not told.has_marker:
-        return offset
+    if not told.has_marker or At(told.change.generation, told.change.commit_lsn) <= at:
+        return offset                                    # its marker stands before, or was cut
     return max(offset, await find_marker(client, where, max(start, told.floors.get(where[1], 0)), told.marker))
 
 

@@ -78,9 +78,19 @@ class FeedTables:
         begun = not missing or await self.begin_anew(Span(table, tuple(missing)), self._epoch) is not None
         return await self.come_back(part for part in parts if part.partition not in missing) and begun
 
+    def comes(self, table: TableId) -> bool:
+        """It is there, or will be."""
+        return bool(self._told.get(table))
+
+    def ended(self, table: TableId, number: int) -> None:
+        """By a change that has passed: how it came before that counts no more."""
+        self._told[table] = [told for told in self._told.get(table, ()) if told.number > number]
+
     async def base(self, table: TableId) -> Base | None:
         """With which it could begin now."""
         topic = self.topics[table]
+        if not self.comes(table):
+            return None
         return await self._bases.find(table, topic.name, self._told[table][0], range(topic.partitions))
 
     async def begin_anew(
@@ -88,6 +98,8 @@ class FeedTables:
     ) -> Base | None:
         """Of a table that is taken, and whose positions were forgotten. `before`: of its base, before positions are
         made. `upto`: its base may have this number at most. None: it must be copied first."""
+        if not self.comes(span.table):
+            return None
         topic, told = self.topics[span.table], self._told[span.table][0]
         base = await self._bases.held(span.table, (topic.name, topic.id), told, span.partitions)
         if base is not None and upto is not None and base.number > upto:

@@ -22,7 +22,7 @@ from millrace.core.feeds.captures import NO_FLAWS
 from millrace.core.feeds.checkpoint import Progress
 from millrace.core.feeds.effects import BeginTable, CommitDdl, TakeDdl, WriteChange, WriteWatermark
 from millrace.core.feeds.office import FeedState
-from millrace.model.changefeeds import LEFT, DdlPosition, FeedRecords, SpanRecorded, TableEnds
+from millrace.model.changefeeds import FIRST, LEFT, DdlPosition, FeedRecords, SpanRecorded, TableEnds
 from millrace.model.spans import TableId, TablePartition, whole
 from millrace.model.tables import Lsn
 
@@ -187,6 +187,10 @@ class DdlDispatcher:
                 elif change.kind == "drop" and change.number < self.position.of(table):
                     found.pop(table, None)
         return found
+
+    def born(self, table: TableId) -> int:
+        """Of one that begins at the position: not before what ended it when it was taken last."""
+        return self._state.ends[table] if self.ended(table) else FIRST
 
     def coming(self) -> dict[TableId, int]:
         """Tables that a change makes which has not passed, with its number."""

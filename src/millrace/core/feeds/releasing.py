@@ -59,8 +59,7 @@ class Releasing:
         records: list[FeedRecords] = []
         for table, (why, wall_ms) in lost.items():
             there = table in self._state.by_table
-            is_over = not there and self._state.ends.get(table, LEFT) != LEFT
-            if table in self._state.needs or is_over or "released_goes_on" in self._flaws:
+            if table in self._state.needs or self._is_over(table) or "released_goes_on" in self._flaws:
                 continue
             told = there or table in self._state.ends        # one that left, and was not recorded since
             records.append(TableNeedsCopy(table, why, told=told, wall_ms=wall_ms))
@@ -68,13 +67,20 @@ class Releasing:
                 records.append(TableEnds(table, LEFT))
         return records
 
+    def _is_over(self, table: TableId) -> bool:
+        """It may have ended, and come again [decision 10]. Before the position is taken nobody tells of tables that are
+        over."""
+        if self._ddl.position is None or table in self._state.by_table or self._state.ends.get(table, LEFT) == LEFT:
+            return False
+        return table not in self._ddl.tables_from(self._tables) and table not in self._ddl.coming()
+
     def step(self) -> list[FeedRecords]:
         """Tables that can begin, or that nobody wants any more."""
         if not self._state.needs:
             return []
-        taken = self._ddl.tables_from(self._tables)
+        taken, coming = self._ddl.tables_from(self._tables), self._ddl.coming()
         unwanted = [table for table in self._state.needs
-                    if table not in taken and table not in self._ddl.coming() and table not in self._state.by_table]
+                    if table not in taken and table not in coming and table not in self._state.by_table]
         if unwanted:
             return [TableNeedsCopy(table, None) for table in unwanted]
         stays = [table for table in self._state.needs
@@ -86,7 +92,8 @@ class Releasing:
     def _begun(self, taken: Mapping[TableId, int]) -> list[FeedRecords]:
         records: list[FeedRecords] = []
         for table in sorted(self._ddl.begun & self._state.needs.keys() & taken.keys()):
-            records += (SpanRecorded(self._placing.take_id(), whole(table, taken[table])), TableNeedsCopy(table, None))
+            span = SpanRecorded(self._placing.take_id(), whole(table, taken[table]), self._ddl.born(table))
+            records += (span, TableNeedsCopy(table, None))
         self._ddl.begun.clear()
         return records
 

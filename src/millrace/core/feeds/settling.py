@@ -25,7 +25,6 @@ from millrace.core.feeds.choice import Entries
 from millrace.core.feeds.office import FeedState
 from millrace.core.feeds.placing import Placing
 from millrace.model.changefeeds import (
-    FIRST,
     LEFT,
     STAYS,
     ChangefeedSpec,
@@ -68,10 +67,10 @@ class Settling:
             return [SpecSettled(self._spec)]
         if self._state.spec not in (None, self._spec):
             return [SpecSettled(None)]                       # should it change back on the way, that must be settled
-        needs = self._state.needs
-        taken = {table: parts for table, parts in self._ddl.tables_from(self._tables).items() if table not in needs}
+        there, needs = self._ddl.tables_from(self._tables), self._state.needs
+        taken = {table: parts for table, parts in there.items() if table not in needs}
         coming = self._ddl.coming()
-        records = self._leaving(taken, coming) + self._staying({*taken, *coming}) + self._unborn(taken, coming)
+        records = self._leaving(taken, coming) + self._staying({*there, *coming}) + self._unborn(taken, coming)
         records += self._joining(taken) + self._changing(taken)
         waits = any(self._is_leaving(table) or (table in taken and self._ddl.ended(table))
                     for table in self._state.by_table)
@@ -114,7 +113,7 @@ class Settling:
 
     def _joining(self, taken: Mapping[TableId, int]) -> list[FeedRecords]:
         fresh = (span for item in sorted(taken.items()) if (span := self._missing(*item)).partitions)
-        return [SpanRecorded(self._placing.take_id(), span, self._born(span.table))
+        return [SpanRecorded(self._placing.take_id(), span, self._ddl.born(span.table))
                 for span in islice(fresh, limits.SCHEDULE_BATCH_MAX)]
 
     def _missing(self, table: TableId, partitions: int) -> Span:
@@ -125,10 +124,6 @@ class Settling:
             return Span(table, ())
         here = {partition for span in spans for partition in span.span.partitions}
         return Span(table, tuple(partition for partition in range(partitions) if partition not in here))
-
-    def _born(self, table: TableId) -> int:
-        """There at the position; not before what ended it when it was taken last."""
-        return self._state.ends[table] if self._ddl.ended(table) else FIRST
 
     def _changing(self, taken: Mapping[TableId, int]) -> list[FeedRecords]:
         if "settings_kept" in self._flaws:

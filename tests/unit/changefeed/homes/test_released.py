@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import msgspec
 
-from millrace.changefeed.feeds.ports import FeedHome, Past
+from millrace.changefeed.feeds.ports import FeedHome, News, Past
 from millrace.core.delivery.copies import SKIPPED
 from millrace.core.feeds.effects import BeginTable
 from millrace.core.feeds.floors import owner
@@ -23,7 +24,7 @@ from millrace.model.spans import whole
 from millrace.model.tables import TableSchema
 from millrace.wire.records import Record
 from support_feeds import until
-from support_homes import FEED, SOURCE, Log, entry, homes, id_of, run, table
+from support_homes import FEED, SOURCE, SPEC, Log, entry, homes, id_of, run, table
 
 T = table(16400, "t")
 HIDDEN = msgspec.structs.replace(T, name="secret")
@@ -204,5 +205,53 @@ def test_F10_a_table_whose_way_back_was_cut_needs_a_copy(tmp_path: Path) -> None
         assert await home.begin_table(BeginTable(12, TABLE, 13, number, truncates=True))
         assert (await log.positions.read(log.key(T.oid))).at == (11, 0)
         await home.leave()
+
+    run(tmp_path, story)
+
+
+def test_F10_a_table_that_is_out_when_it_is_renamed_away_and_back_begins_where_it_comes_back(tmp_path: Path) -> None:
+    async def story(log: Log) -> None:
+        tp = await shop(log)
+        await cut(log, table_topic(SOURCE, T.oid), 3)
+        home = await homes(log).open(entry(), Past(0, None, frozenset(), 1))
+        assert home.news().lost.keys() == {TABLE}
+        number = await renamed(log, T, HIDDEN, 30)           # at 4
+        await until(lambda: bool(home.news().changes), 10)
+        taken = await home.take_ddl(2)
+        assert taken is not None
+        assert await home.commit_ddl(taken.position, DdlPosition(2, number + 1))
+        await copy(log, 2)                                   # under the name that the rules do not take
+        await log.rows(T.oid, 0, 3, lsn=35)
+        back, told = await renamed(log, HIDDEN, T, 40), list[News]()         # at 8
+
+        def heard() -> bool:
+            told.append(home.news())
+            return TABLE in told[-1].lost
+
+        await until(heard, 10)
+        assert [change.number for change in told[-1].changes] == [back], "with its change"
+        assert log.key(T.oid) not in await log.stored()
+        assert await home.begin_table(BeginTable(2, TABLE, 3, 0, truncates=False))
+        made = await log.positions.read(log.key(T.oid))
+        assert (made.at, made.resolved) == ((8, 0), 39)
+        assert (await FloorClient(log.client).of_owner(owner(FEED))).held[tp] == 5, "where it was marked before"
+        await home.leave()
+
+    run(tmp_path, story)
+
+
+def test_F10_going_back_nobody_looks_for_the_marker_of_a_table_that_came_before(tmp_path: Path) -> None:
+    async def story(log: Log) -> None:
+        await shop(log)
+        for before, after, lsn in ((T, HIDDEN, 30), (HIDDEN, T, 40)):    # at 4, at 5
+            await renamed(log, before, after, lsn)
+        await log.rows(T.oid, 0, 2, lsn=45)
+        await log.mark(50)
+        await log.rows(T.oid, 0, 1, lsn=55)
+        await log.mark(60)
+        await cut(log, table_topic(SOURCE, T.oid), 7)
+        async with asyncio.timeout(20):
+            await homes(log).rewind(SPEC, 50, 20)
+        assert (await log.positions.read(log.key(T.oid))).at == (8, 0)
 
     run(tmp_path, story)

@@ -184,6 +184,40 @@ def test_F10_what_nobody_wants_any_more_needs_no_copy() -> None:
     assert feed.write(feed.releasing.step()) == [TableNeedsCopy(T, None)]
 
 
+def test_F10_a_table_that_was_renamed_away_and_comes_back_without_its_log_begins_with_a_copy() -> None:
+    feed = Feed()
+    feed.write([TableEnds(T, 4)])
+    feed.end()
+    back = SchemaChange(6, 60, "create", (T,), 2)
+    feed.live(SchemaChange(4, 40, "drop", (T,)), passed=5)
+    assert feed.lose() == [], "it is over"
+    feed.live(SchemaChange(4, 40, "drop", (T,)), back, passed=5)
+    assert feed.lose() == [TableNeedsCopy(T, "cut", told=True, wall_ms=5)]
+    assert feed.ddl.needs() == []
+    feed.live(SchemaChange(4, 40, "drop", (T,)), back, passed=7)
+    feed.releasing.based(T, 9)
+    feed.write(feed.releasing.step())
+    effect = feed.ddl.next_effect()
+    assert isinstance(effect, BeginTable)
+    feed.ddl.table_begun(effect, 1.0, ok=True)
+    assert feed.write(feed.releasing.step()) == [SpanRecorded(2, whole(T, 2), 4), TableNeedsCopy(T, None)]
+    assert not feed.ddl.ended(T)
+    assert feed.ddl.counts(T)
+
+
+def test_F10_a_table_that_nobody_wanted_and_that_comes_again_still_needs_a_copy() -> None:
+    feed = Feed()
+    feed.lose()
+    feed.end()
+    feed.live(SchemaChange(4, 40, "drop", (T,)), passed=5)
+    feed.write(feed.releasing.step())
+    assert not feed.state.needs
+    feed.ddl.on_change(SchemaChange(6, 60, "create", (T,), 2))
+    assert feed.lose() == [TableNeedsCopy(T, "cut", told=True, wall_ms=5)], "told with its change"
+    assert feed.releasing.step() == []
+    assert feed.ddl.needs() == []
+
+
 def test_C8_an_isolated_table_that_leaves_is_no_more_isolated() -> None:
     feed = Feed()
     feed.lose()

@@ -25,6 +25,7 @@ from millrace.model.changefeeds import (
     SpanRecorded,
     SpecSettled,
     TableEnds,
+    TableNeedsCopy,
     TableSettings,
 )
 from millrace.model.spans import Place, SpanId, TableId, split, whole
@@ -192,6 +193,16 @@ def test_C7_an_end_that_has_not_passed_and_is_none_by_the_new_rules_is_taken_bac
     feed.maintainer(spec(T, U), passed=5, changes=changes)
     feed.settle()
     assert TableEnds(V, STAYS) in feed.written
+
+
+def test_C7_an_end_of_a_table_that_needs_a_copy_is_taken_back_as_well() -> None:
+    feed = begun(spec(T, U))
+    for record in (SpanEnded(0), TableEnds(T, 5), TableNeedsCopy(T, "cut")):
+        feed.write(record)
+    feed.maintainer(spec(T), passed=5, changes=(SchemaChange(5, 50, "alter", (T,)),))
+    feed.settle()
+    assert TableEnds(T, STAYS) in feed.written
+    assert T not in feed.tables(), "it begins when it is copied"
 
 
 def test_C7_a_table_that_was_renamed_away_and_is_taken_under_its_new_name_joins_when_what_it_was_has_ended() -> None:
