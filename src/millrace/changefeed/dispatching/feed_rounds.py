@@ -268,7 +268,8 @@ class FeedRounds:
     def _looked(self, *looked: Hosted) -> None:
         """Hundreds that look around and find what they knew are no reason for a pass over all."""
         more = self._more_looks and not any(one.looking for one in self._hosted.values())
-        if more or self._passed_over or any(not one.told or not one.may_plan or one.must_look for one in looked):
+        if more or self._passed_over or any(
+                one.erring or not one.told or not one.may_plan or one.must_look for one in looked):
             self.wake()
 
     async def _refresh(self, due: list[Hosted], now: float) -> None:
