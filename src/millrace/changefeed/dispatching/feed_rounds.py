@@ -248,25 +248,28 @@ class FeedRounds:
     def _look(self, hosted: Hosted, now: float) -> None:
         if sum(one.looking for one in self._hosted.values()) < limits.IDLE_LOOKS_MAX:
             hosted.looking = True
-            self._tasks.start(self._look_around(hosted, now))
+            self._tasks.start(self._look_around(hosted, now, has_to=hosted.must_look))
         elif hosted.must_look:
             self._passed_over = True
         else:
             self._more_looks = True                      # who only looks around is in no hurry
 
-    async def _look_around(self, hosted: Hosted, now: float) -> None:
+    async def _look_around(self, hosted: Hosted, now: float, *, has_to: bool) -> None:
+        """`has_to`: what it has to do waits for this look."""
         error = await hosted.look_around(now)
         if error is not None:
             log.info("a look between rounds failed", feed=self._feed, span=hosted.dispatcher.span, error=str(error))
             if not (error.retriable and self.breaker.look_failed(hosted.dispatcher.span, f"{error.code}: {error}")):
                 self._trouble(hosted, error)
+        if has_to or error is not None:
             self.wake()
         self._looked(hosted)
 
     def _looked(self, *looked: Hosted) -> None:
         """Hundreds that look around and find what they knew are no reason for a pass over all."""
         more = self._more_looks and not any(one.looking for one in self._hosted.values())
-        if more or self._passed_over or any(not one.told or not one.may_plan or one.must_look for one in looked):
+        if more or self._passed_over or any(
+                one.erring or not one.told or not one.may_plan or one.must_look for one in looked):
             self.wake()
 
     async def _refresh(self, due: list[Hosted], now: float) -> None:
