@@ -1,5 +1,6 @@
 """The machines in thousands of small worlds [L5-L9, L11-L20] [L23] [L28] [F10]; the checkers are shown to see flaws.
 
+In every second world logs are cut [L23], below floors [F10], and writers outlive their batches [L28].
 More seeds: `.venv/bin/python -m millrace_sim.machines --seeds 20000 --jobs 2`. A failed seed prints its own command.
 """
 

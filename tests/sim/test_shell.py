@@ -2,7 +2,8 @@
 
 Judged from outside: nothing acknowledged is lost or moves [L22], also over power cuts of all brokers [L11]; reads stay
 below the high watermark [L9]; one leader per epoch [L15]; no duplicate of an idempotent producer [L20]; a writer fence
-holds [L28]; nothing above a floor is removed [L23]; after healing everything is in sync again by itself [L8].
+holds [L28]; what a floor protects is there [F10], and only what retention may take is gone [L23]; after healing
+everything is in sync again by itself [L8].
 """
 
 from __future__ import annotations

@@ -249,7 +249,8 @@ class Replica:
         member = self.brokers.get(follower)
         if member is None or member.incarnation != incarnation:
             return Fence(NotLeader.kafka_code, self.leader_epoch)  # it or we will hear of the newer one
-        if offset < self.log_start or self._is_beyond_compare(last_epoch):
+        served = known.incarnation == incarnation  # in this epoch: the logs were compared, ours has only grown since
+        if offset < self.log_start or (not served and self._is_beyond_compare(last_epoch)):
             return OutOfRange(self.log_start)
         parted = self._parted(offset, last_epoch)
         if parted is not None:
