@@ -237,9 +237,10 @@ class LinkPool:
         return link is not None and link.up
 
     def greet_again(self) -> None:
-        """Who we are has changed (a new incarnation): links that are up say so; later ones say it when dialled."""
+        """Who we are has changed (a new incarnation): links that greeted before say so, also those that still wait for
+        their welcome; later ones say it when dialled."""
         for link in self.links.values():
-            if link.up and link.conn is not None:
+            if link.conn is not None:
                 link.conn.write(links.encode_message(links.HELLO, 0, self.hello()))
 
     async def call(self, peer: BrokerId, message: Message, timeout_s: float = limits.LINK_CALL_S) -> Message:

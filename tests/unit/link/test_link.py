@@ -132,6 +132,34 @@ def test_L25_a_foreign_cluster_is_refused() -> None:
     run(main())
 
 
+def test_L8_a_link_that_waits_for_its_welcome_speaks_as_the_new_incarnation_too() -> None:
+    async def main() -> None:
+        port = free_port()
+        server = await serve(2, port)
+        incarnation = -1
+
+        def registered() -> None:
+            nonlocal incarnation
+            assert not pool.links[2].up, "it has greeted, and nobody can have answered yet"
+            incarnation = 7
+            pool.greet_again()
+
+        def say() -> Hello:
+            if incarnation < 0:
+                asyncio.get_running_loop().call_soon(registered)
+            return Hello(format=links.FORMAT, cluster_id=CLUSTER, member=1, incarnation=incarnation)
+
+        pool = LinkPool(say, PORTS)
+        pool.set_address(2, "127.0.0.1", port)
+        await pool.call(2, AskProducerIds(broker=1, incarnation=0))
+        assert [peer.incarnation for peer in server.peers.values()] == [7]
+        assert pool.links[2].dials == 1
+        await pool.close()
+        await server.close()
+
+    run(main())
+
+
 def test_streams_share_the_one_connection() -> None:
     async def main() -> None:
         port = free_port()
