@@ -132,7 +132,7 @@ def _held(
     for owner, floor in floors.items():
         kept = [file for file in closed if max(floor, log_start) < file.next <= wanted]
         if kept:
-            age_ms = max(0, now_ms - kept[0].newest_ms) if kept[0].newest_ms >= 0 else 0
+            age_ms = max(0, now_ms - kept[0].newest_ms) if kept[0].newest_ms > 0 else 0
             found.append(Held(owner, floor, sum(file.size_bytes for file in kept), age_ms))
     return tuple(found)
 
@@ -148,7 +148,7 @@ class Budget(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionConfig:
     """`floor_share`: of the disk, what one holder may keep from being removed on one broker. A budget of its kind of
-    owner (`changefeed`, `source`, `copy`) stands before it; -1: no limit."""
+    owner (`changefeed`, `source`, `copy`) stands before it; -1: no limit. A disk of unknown size has no share."""
 
     defaults: Defaults = field(default_factory=Defaults)
     check_s: float = limits.RETENTION_CHECK_S      # 0: never
@@ -158,7 +158,8 @@ class RetentionConfig:
 
     def budget_of(self, owner: str, disk_bytes: int) -> Budget:
         own = self.budgets.get(kind_of(owner))
-        return own if own is not None else Budget(int(self.floor_share * disk_bytes), self.floor_age_ms)
+        share = int(self.floor_share * disk_bytes) if disk_bytes > 0 else NO_LIMIT
+        return own if own is not None else Budget(share, self.floor_age_ms)
 
 
 class Release(NamedTuple):

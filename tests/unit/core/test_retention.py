@@ -70,6 +70,14 @@ def test_F10_what_a_floor_holds_back() -> None:
     assert found.held == (Held("a", 15, 200, 3_000), Held("c", 0, 300, 4_000))
 
 
+def test_F10_of_what_has_no_time_nobody_can_say_how_long_it_is_held() -> None:
+    """Records of the time 0, or of none: a budget of age must not take them for half a century old."""
+    for no_time in (0, -1):
+        files = [File(0, 10, 100, no_time), *FILES[1:]]
+        (held,) = plan(files, settings=settings(size=0), now_ms=5_000, log_start=0, hw=35, floors={"a": 0}).held
+        assert held.age_ms == 0
+
+
 def test_L23_settings_of_a_topic_its_cluster_and_our_own() -> None:
     defaults = Defaults(7 * DAY, 1000)
     assert settings_of(internal=False, values={}, defaults=defaults)[:2] == (7 * DAY, 1000)
@@ -143,3 +151,4 @@ def test_F10_budgets_by_kind_stand_before_the_share_of_the_disk() -> None:
     config = RetentionConfig(floor_share=0.5, floor_age_ms=7, budgets={"copy": Budget(10, -1)})
     assert config.budget_of("copy/shop/3", 1_000) == Budget(10, -1)
     assert config.budget_of("changefeed/a", 1_000) == Budget(500, 7)
+    assert config.budget_of("changefeed/a", 0) == Budget(NO_LIMIT, 7), "a disk that does not say how large it is"
