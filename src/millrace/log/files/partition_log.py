@@ -271,10 +271,13 @@ class PartitionLog:
         self._cut_to(cut)
         return cut
 
-    def tell_journal(self, kind: int, offset: int, position: int = 0, data: memoryview = NO_DATA) -> None:
+    def tell_journal(
+        self, kind: int, offset: int, position: int = 0, data: memoryview = NO_DATA, *, sync: bool = False
+    ) -> None:
+        """`sync`: with flush=os too, for what the removal of a file must not overtake."""
         home = self._home
         home.journal.add(Entry(kind, self.tp, home.next_generation(), offset, position, data))
-        home.journal.flush(sync=home.grouped)
+        home.journal.flush(sync=sync or home.grouped)
 
     def _cut_files(self, at: int, position: int, *, whole: bool) -> None:
         files = self.files
@@ -486,10 +489,12 @@ class PartitionLog:
 
     @property
     def has_one_file(self) -> bool:
-        """Or none; known without looking at the disk."""
-        if self._files is None:
-            return self._state is None or self._state.file <= self.log_start
-        return len(self._files) <= 1
+        """Or none; known without looking at the disk, but for a file that begins where the log starts: one before it
+        may have waited for a checkpoint when the broker was stopped."""
+        last = self._state.file if self._state is not None else -1
+        if self._files is None and (last != self.log_start or last == 0):
+            return last <= self.log_start
+        return len(self.files) <= 1
 
     def active_span_ms(self) -> tuple[int, int]:
         return starting.active_span_ms(self._home, self)

@@ -33,7 +33,7 @@ def start_at(home: Home, log: PartitionLog, offset: int) -> int:
     if dead:
         base = files[dead].base
         front = producers_at(home, log, base)
-        log.tell_journal(START, offset, base, memoryview(front))
+        log.tell_journal(START, offset, base, memoryview(front), sync=True)
         log.front = front
     else:
         log.tell_journal(START, offset)
@@ -65,10 +65,6 @@ def _dead(log: PartitionLog, start: int) -> int:
 def _is_known(log: PartitionLog, file: LogFile) -> bool:
     state = log.synced_state
     return state is not None and (state.file, state.generation) == (file.base, file.generation)
-
-
-def has_dead_files(log: PartitionLog) -> bool:
-    return _dead(log, log.log_start) > 0
 
 
 # -- writers -----------------------------------------------------------------------------------------------------------

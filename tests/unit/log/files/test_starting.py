@@ -147,6 +147,46 @@ def test_L23_the_last_files_of_an_idle_log_go_once_a_checkpoint_knows_what_follo
     assert [file.base for file in log.files] == [10]
 
 
+def test_L23_a_file_that_waited_for_its_checkpoint_goes_after_a_restart(disk: SimDisk, directory: LogDir) -> None:
+    log = directory.partition(tp(0))
+    fill(log, 10)
+    sync(directory, log)
+    log.roll()
+    log.delete_before(10)
+    directory.close_now(clean=True)
+    again = open_dir(disk).partition(tp(0))
+    assert not again.has_one_file, "nobody may use it for months"
+    again.delete_before(10)
+    assert [file.base for file in again.files] == [10]
+
+
+def test_L23_of_a_log_that_was_never_cut_one_file_is_known_without_a_look(disk: SimDisk, directory: LogDir) -> None:
+    fill(directory.partition(tp(0)), 3)
+    fill(directory.partition(tp(1)), 40)
+    directory.close_now(clean=True)
+    directory = open_dir(disk)
+    assert directory.partition(tp(0)).has_one_file
+    assert not directory.partition(tp(1)).has_one_file
+    assert not directory.partition(tp(0)).is_loaded
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_L23_the_start_is_on_the_disk_before_a_file_goes_whatever_flush_says(seed: int) -> None:
+    """A power cut may keep the removal and lose what was written before it, unless that was synced."""
+    disk = SimDisk(seed)
+    directory = open_dir(disk, flush="os")
+    log = directory.partition(tp(0))
+    fill(log, 10)
+    directory._catch_up_now()
+    fill(log, 30)
+    start = log.delete_before(log.files[-1].base)
+    disk.sync_dir(directory._home.folder(tp(0)))
+    disk.power_cut()
+    again = open_dir(disk, flush="os", boot="boot-2").partition(tp(0))
+    assert again.damaged is None, "what flush=os may lose is the end, not the log"
+    assert again.log_start == start <= again.log_end
+
+
 def test_L23_what_retention_looks_at(disk: SimDisk, directory: LogDir) -> None:
     log = directory.partition(tp(0))
     for n in range(40):
