@@ -387,6 +387,11 @@ class Replica:
         """May the shell append data that starts at `base`? Anything stale or out of place is dropped."""
         return not self.is_leader and epoch == self.leader_epoch and base == self.log_end
 
+    def begins_within(self, *, epoch: int, base: int, end: int) -> bool:
+        """Is this the batch that holds our first offset, while we have nothing? Logs may start inside a batch."""
+        empty = not self.is_leader and epoch == self.leader_epoch and self.log_start == self.log_end
+        return empty and base < self.log_end < end
+
     def replicated(self, end: int) -> None:
         """The follower wrote [log_end, end) to its file; not yet durable."""
         assert not self.is_leader, "a leader does not follow"

@@ -52,6 +52,7 @@ from millrace.log.stats import BrokerStats
 from millrace.log.wheel import DeadlineWheel
 from millrace.model.ids import TopicPartition
 from millrace.ops.ports import Ports
+from millrace.wire import records
 
 if TYPE_CHECKING:
     from millrace.log.sessions import Stream
@@ -375,8 +376,22 @@ class Partition:
         """The controller's record allows it. What this replica does not know to be committed waits [L23]."""
         self.take(self.replica.start_recorded(start))
 
+    def leads_from(self, start: int) -> None:
+        """Before it leads: elected by command, its log may end below what was recorded [L13]. It goes on at the
+        recorded start, for what is written below one is removed as soon as it is committed."""
+        if start > self.log.log_end and not self.failed and self.log.damaged is None:
+            log.error("the new leader's log ends below the recorded log start: it begins anew there",
+                      partition=repr(self), end=self.log.log_end, start=start)
+            try:
+                self.restart(start, self.log.producers.before(start))
+            except DiskFailed as error:
+                self._host.disk_failed(self, error)
+
     def _start_at(self, start: int) -> None:
-        self.replica.log_started(self.log.delete_before(start))
+        try:
+            self.log.delete_before(start)
+        finally:
+            self.replica.log_started(self.log.log_start)
         self._host.moved(self)
         for stream in self.streams.values():
             stream.news()
@@ -385,7 +400,10 @@ class Partition:
 
     def append_replica(self, data: memoryview, *, epoch: int) -> bool:
         """Append what the leader sent, if it is what comes next; False: positions must be compared again."""
-        if self.failed or not self.replica.data_arrived(epoch=epoch, base=_base_offset(data)):
+        base = _base_offset(data)
+        if base < self.log.log_end == self.log.log_start:
+            self._begin_within(data, epoch)
+        if self.failed or not self.replica.data_arrived(epoch=epoch, base=base):
             return False
         try:
             end = self.log.append_replica(data)
@@ -395,6 +413,15 @@ class Partition:
         self.replica.replicated(end)
         self._host.request_sync(self)
         return True
+
+    def _begin_within(self, data: memoryview, epoch: int) -> None:
+        """A client may have cut the log in the middle of a batch. Who starts over there begins with all of that batch,
+        and cuts when it is committed here."""
+        first = records.header_at(data)
+        if first is None or self.failed:
+            return
+        if self.replica.begins_within(epoch=epoch, base=first.base_offset, end=first.next_offset):
+            self.restart(first.base_offset, self.log.producers.before(first.base_offset))
 
     def restart(self, at: int, producers: bytes) -> None:
         """The leader has removed all we could go on from; `producers` is what it knows of writers from before."""

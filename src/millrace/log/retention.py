@@ -24,7 +24,7 @@ from millrace.core.admin import is_internal
 from millrace.core.cluster import ClusterState
 from millrace.core.groups.placing import GROUP_TOPIC
 from millrace.core.retention import Held, Plan, RetentionConfig, Settings
-from millrace.errors import MillraceError, PolicyViolation
+from millrace.errors import MillraceError, NotLeader, PolicyViolation
 from millrace.log.groups.loading import replay_from
 from millrace.log.partition import Partition
 from millrace.log.stats import BrokerStats
@@ -98,7 +98,7 @@ class Retention:
         held: dict[TopicPartition, tuple[Held, ...]] = {}
         for tp, partition in list(self._around.partitions.items()):
             await turn.step()
-            if not self._is_here(partition) or partition.failed or partition.log.failed:
+            if not self._is_here(partition) or not is_sound(partition):
                 continue
             try:
                 plan = self._look_at(partition)
@@ -210,6 +210,8 @@ class Retention:
             raise PolicyViolation(
                 f"{partition.name}/{partition.index}: {result.held_by} still needs what lies below {offset}"
             )
+        if result.start < offset:
+            raise NotLeader(f"{partition.name}/{partition.index}: led by another broker, or anew, by now")
         self._carry_out(partition, result.start)
         return partition.log.log_start
 
@@ -249,6 +251,11 @@ class Retention:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def is_sound(partition: Partition) -> bool:
+    """What lies behind a damage is kept as it is until the replica may fetch it again [L10]."""
+    return not partition.failed and partition.log.failed is None and partition.log.damaged is None
 
 
 class Slice:

@@ -167,6 +167,8 @@ class Roles:
             self.by_topic.setdefault(known.tp.topic_id, {})[known.tp.partition] = partition
             self.by_name[topic.name.encode()] = self.by_topic[known.tp.topic_id]
             self._keeper.configure_partition(partition)
+        if known.leader == self._me:
+            partition.leads_from(self.cluster.floors.log_start(known.tp))
         partition.assigned(
             Assignment(
                 leader=known.leader, leader_epoch=known.leader_epoch, partition_epoch=known.partition_epoch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ import pytest
 
 from millrace.core.groups.placing import GROUP_TOPIC
 from millrace.core.retention import Budget, Defaults, RetentionConfig
-from millrace.errors import InvalidProducerEpoch, OffsetOutOfRange, PolicyViolation
+from millrace.errors import InvalidProducerEpoch, NotLeader, OffsetOutOfRange, PolicyViolation
 from millrace.log.groups.loading import replay_header
 from millrace.log.partition import Partition
 from millrace.model.floors import FloorAt, FloorsTold, ReadFloors, SetFloors
 from millrace.model.ids import TopicPartition
-from millrace.model.messages import AdminDone, AskFloors, CreateTopics, FloorsAnswer, NewTopic
+from millrace.model.messages import AdminDone, AskFloors, CreateTopics, ElectUnclean, FloorsAnswer, NewTopic
 from millrace.ops.real import BootClock
 from millrace.wire.records import Record, build_batch
 from support_brokers import Brokers, append, batch, until
@@ -231,6 +232,110 @@ def test_L28_a_zombie_stays_shut_out_after_cut_and_fail_over_to_a_follower_that_
             await until(lambda: brokers.leader(tp) is back, "fail-over")
             await refused_zombie(back)
             assert back.append_fence(900, 5) == fence._replace(duplicate=True)
+
+    run(main())
+
+
+def test_L23_who_starts_over_in_the_middle_of_a_batch_takes_all_of_it_and_cuts(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with brokers_of(tmp_path, 2) as brokers:
+            tp = await topic(brokers, 1, min_insync_replicas="1")
+            leader = await brokers.leader_of(tp)
+            away = 1 - leader.replica.me
+            await until(lambda: leader.replica.hw == 1, "committed")
+            await brokers.stop(away)
+            many = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+            await append(leader, batch(*(b"%d" % n for n in range(10)), **many))
+            keeper = brokers.running[leader.replica.me].keeper
+            assert keeper is not None
+            assert await keeper.retention.delete_records(leader, 6) == 6
+            back = (await brokers.start(away)).partitions[tp]
+            await until(lambda: away in leader.replica.isr and back.replica.hw == 11, "in sync again")
+            await look(brokers)
+            await all_start_at(brokers, tp, 6)
+            assert back.log.producers.by_id == leader.log.producers.by_id
+            await brokers.kill(leader.replica.me)
+            await until(lambda: brokers.leader(tp) is back, "fail-over")
+            assert isinstance(back.read(5, 1_000).error, OffsetOutOfRange)
+            assert back.read(6, 1_000).chunk is not None
+            repeated = await append(back, batch(*(b"%d" % n for n in range(10)), **many), acks=1)
+            assert repeated == 1
+
+    run(main())
+
+
+def test_L23_who_is_elected_by_command_below_the_recorded_start_goes_on_there(tmp_path: Path) -> None:
+    """Else what is written below it would be cut as soon as it is committed."""
+    async def main() -> None:
+        async with brokers_of(tmp_path, 2) as brokers:
+            tp = await topic(brokers, 1, retention_bytes="0", min_insync_replicas="1")
+            leader = await brokers.leader_of(tp)
+            away = 1 - leader.replica.me
+            await until(lambda: leader.replica.hw == 1, "committed")
+            await brokers.stop(away)
+            for _ in range(11):
+                await brokers.produce(tp, VALUE)
+            await look(brokers)
+            await until(lambda: leader.log.log_start == 9, "cut")
+            await brokers.kill(leader.replica.me)
+            back = await brokers.start(away)
+            known = back.cluster
+            await until(lambda: not known.brokers[away].fenced, "it is there")
+            assert known.topics[tp.topic_id].partitions[0].is_offline, "nobody has it all"
+            await back.ask_controller(ElectUnclean("t", 0, away))
+            await until(lambda: brokers.leader(tp) is not None, "elected")
+            assert [await brokers.produce(tp, VALUE) for _ in range(4)] == [9, 10, 11, 12]
+            await look(brokers)
+            assert back.partitions[tp].log.log_start == 9
+
+    run(main())
+
+
+def test_L23_a_file_that_cannot_be_removed_goes_with_the_next_pass(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with brokers_of(tmp_path, 1) as brokers:
+            tp = await topic(brokers, 12, retention_bytes="0")
+            broker, partition = brokers.running[0], brokers.running[0].partitions[tp]
+            fs = broker.ports.fs
+
+            def refuse(path: str) -> None:
+                raise OSError(errno.EIO, "no", path)
+
+            fs.unlink = refuse  # type: ignore[method-assign]
+            await look(brokers)
+            await all_start_at(brokers, tp, 9)
+            assert partition.replica.log_start == 9, "readers and followers are told the same"
+            del fs.unlink
+            await look(brokers)
+            assert [file.base for file in partition.log.files] == [9]
+
+    run(main())
+
+
+def test_L10_of_a_damaged_log_nothing_goes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with brokers_of(tmp_path, 1) as brokers:
+            tp = await topic(brokers, 4, retention_ms="1")
+            log = brokers.running[0].partitions[tp].log
+            files = list(log.files)
+            log.damage_found(4)
+            await asyncio.sleep(0.01)
+            await look(brokers)
+            assert log.files == files
+
+    run(main())
+
+
+def test_L23_who_leads_no_more_deletes_nothing_and_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with brokers_of(tmp_path, 1) as brokers:
+            tp = await topic(brokers, 4)
+            keeper, partition = brokers.running[0].keeper, brokers.running[0].partitions[tp]
+            assert keeper is not None
+            partition.replica.leader_epoch -= 1
+            with pytest.raises(NotLeader):
+                await keeper.retention.delete_records(partition, 2)
+            assert starts(brokers, tp) == {0}
 
     run(main())
 
