@@ -229,17 +229,17 @@ class Retention:
             tp = next(iter(self._starting))
             del self._starting[tp]
             partition = self._around.partitions.get(tp)
-            if partition is not None:
-                self._carry_out(partition, self._around.cluster.floors.log_start(tp))
+            try:
+                if partition is not None:
+                    self._carry_out(partition, self._around.cluster.floors.log_start(tp))
+            except MillraceError as error:
+                log.warning("a log keeps its front for now", partition=repr(partition), error=str(error),
+                            code=error.code)
             await turn.step()
 
     def _carry_out(self, partition: Partition, start: int) -> None:
         before = partition.log.log_start
-        try:
-            partition.start_recorded(start)
-        except MillraceError as error:
-            log.warning("a log keeps its front for now", partition=repr(partition), error=str(error), code=error.code)
-            return
+        partition.start_recorded(start)
         if partition.log.log_start > before:
             self._around.stats.log_starts_moved += 1
 

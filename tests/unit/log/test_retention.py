@@ -12,7 +12,7 @@ import pytest
 
 from millrace.core.groups.placing import GROUP_TOPIC
 from millrace.core.retention import Budget, Defaults, RetentionConfig
-from millrace.errors import InvalidProducerEpoch, NotLeader, OffsetOutOfRange, PolicyViolation
+from millrace.errors import DiskFailed, InvalidProducerEpoch, NotLeader, OffsetOutOfRange, PolicyViolation
 from millrace.log.groups.loading import replay_header
 from millrace.log.partition import Partition
 from millrace.model.floors import FloorAt, FloorsTold, ReadFloors, SetFloors
@@ -305,9 +305,11 @@ def test_L23_a_file_that_cannot_be_removed_goes_with_the_next_pass(tmp_path: Pat
             await look(brokers)
             await all_start_at(brokers, tp, 9)
             assert partition.replica.log_start == 9, "readers and followers are told the same"
+            with pytest.raises(DiskFailed):
+                await broker.delete_records(partition, 10)
             del fs.unlink
             await look(brokers)
-            assert [file.base for file in partition.log.files] == [9]
+            assert ([file.base for file in partition.log.files], partition.log.log_start) == ([9], 10)
 
     run(main())
 
