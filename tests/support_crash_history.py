@@ -38,6 +38,7 @@ class History:
         self.epoch = 0
         self.models = [Model() for _ in range(LOGS)]
         self.round: tuple[list[object], list[tuple[int, int, int]]] | None = None
+        self.catching: tuple[list[Any], int | None] | None = None
         self.crashed_inside = False
         self.directory = self._open()
 
@@ -133,8 +134,21 @@ class History:
                 self.models[n].reported(len(self.models[n].versions) - 1, log.durable_end)
 
     def catch_up(self) -> None:
-        if self.round is None:
+        if self.round is None and self.catching is None:
             self.directory._catch_up_now()
+
+    def begin_catch_up(self) -> None:
+        """In the background: logs are appended to, rolled, cut and deleted until it ends."""
+        if self.catching is None:
+            self.catching = self.directory.syncer.begin_catch_up()
+
+    def end_catch_up(self) -> None:
+        self.begin_catch_up()
+        assert self.catching is not None
+        (tasks, number), self.catching = self.catching, None
+        syncer = self.directory.syncer
+        complete = syncer.end_catch_up(tasks, syncer.run_catch_up(tasks), None)
+        self.directory._write_checkpoint(number if complete else None)
 
     def remember_hw(self, n: int, share: float) -> None:
         self.directory.checkpoint_hw({tp(n): int(share * self.log(n).durable_end)})
@@ -152,7 +166,7 @@ class History:
             self.fs.left = None
 
     def crash(self, *, power: bool) -> None:
-        self.round = None
+        self.round = self.catching = None
         if power:
             self.disk.power_cut()
             self.boot += 1

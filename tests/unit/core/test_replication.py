@@ -344,6 +344,16 @@ def test_L14_a_follower_whose_last_epoch_ended_below_the_log_start_starts_over()
     assert behind.r.out_of_range(epoch=4, log_start=4) == (), "it has been served since: the answer came late"
 
 
+def test_L23_only_who_has_nothing_goes_back_to_the_batch_that_holds_its_first_offset() -> None:
+    behind = follower([0, 0])
+    assert not behind.r.begins_within(epoch=4, base=1, end=3), "it has batches: this is none that follows"
+    behind.r.restarted(7)
+    assert behind.r.begins_within(epoch=4, base=5, end=8)
+    assert not behind.r.begins_within(epoch=3, base=5, end=8), "of another epoch"
+    assert not behind.r.begins_within(epoch=4, base=7, end=8)
+    assert not behind.r.begins_within(epoch=4, base=5, end=7), "all of it lies below"
+
+
 # -- truncation --------------------------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,8 @@ operation = st.one_of(
     st.tuples(st.just("begin_round")),
     st.tuples(st.just("end_round")),
     st.tuples(st.just("catch_up")),
+    st.tuples(st.just("begin_catch_up")),
+    st.tuples(st.just("end_catch_up")),
     st.tuples(st.just("roll"), logs_),
     st.tuples(st.just("remember_hw"), logs_, share),
     st.tuples(st.just("restart"), logs_, share),
