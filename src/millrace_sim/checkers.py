@@ -158,11 +158,12 @@ class Replicas:
         if first != process:
             raise Violation(f"{where}: epoch {epoch} was led by {first} and by {process}")
 
-    def saw_replica(self, where: Where, process: object, *, epoch: int, hw: int, leo: int) -> None:
+    def saw_replica(self, where: Where, process: object, *, epoch: int, hw: int, leo: int, start: int = -1) -> None:
+        """Who starts over inside a batch goes back to where that begins: to its `start`."""
         self.samples += 1
         if hw > leo:
             raise Violation(f"{where}: HW {hw} of {process} is above its durable end {leo}")
         before = self._hw.get((process, where, epoch), 0)
-        if hw < before:
+        if hw < before and hw != start:
             raise Violation(f"{where}: HW of {process} went back from {before} to {hw} in epoch {epoch}")
         self._hw[process, where, epoch] = hw

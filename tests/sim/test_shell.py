@@ -27,7 +27,7 @@ QUIET = Faults()
 # A planted flaw must be found within so many seeds, counted from 0.
 FOUND_WITHIN = {
     "ack_when_written": 10, "forget_sequences": 10, "never_sync": 20, "no_truncation": 10, "serve_uncommitted": 10,
-    "cut_above_floor": 10,
+    "cut_above_floor": 10, "forget_writers": 20,
 }
 FOUND_WITHIN_LONG = {"credit_on_send": 60, "hw_over_known": 100}
 

@@ -228,6 +228,16 @@ class Client:
         offset: int = found["offset"]
         return offset
 
+    async def delete_records(self, where: Where, offset: int) -> Fields:
+        """The partition's part of the answer: error_code, low_watermark."""
+        fields = {
+            "topics": [{"name": where[0], "partitions": [{"partition_index": where[1], "offset": offset}]}],
+            "timeout_ms": int(self.timeout_s * 1000),
+        }
+        answer = await self.call(self.leader_of(where).broker, "DeleteRecords", 2, fields)
+        part: Fields = answer["topics"][0]["partitions"][0]
+        return part
+
     async def topic_id(self, name: str) -> UUID:
         """Also for those whose dialect does not tell."""
         known = self.topic_ids.get(name, NO_ID)

@@ -1,8 +1,9 @@
-"""Holders of floors in the shell world: they register, move on, and read what they hold [L23, F10].
+"""Holders of floors in the shell world: they register, move on, and read what they hold; others delete [L23, F10].
 
-In: a client, a partition. Out: floors at the controller, reads at the floor. A floor counts from the answer that says
-so; from then on what it protects must be there, whoever leads, until its holder asked for anything else. Retention runs
-beside it in every second seed, with log files so small that there is always something to cut.
+In: a client, a partition. Out: floors at the controller, reads at the floor, deletions. A floor counts from the answer
+that says so; from then on what it protects must be there, whoever leads, until its holder asked for anything else.
+Retention runs beside it in every second seed, with log files so small that there is always something to cut, and with
+so little kept that who was away for some seconds starts over.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from millrace_sim.checkers import Violation, Where
 from millrace_sim.shell.client import CallFailed, Client
 from millrace_sim.shell.workload import OFFSET_OUT_OF_RANGE, Progress, refresh
 
-LOG_FILE_BYTES = 6_000
-RETENTION_BYTES = 9_000
-CHECK_S = 1.5
+LOG_FILE_BYTES = 2_000
+RETENTION_BYTES = 3_000
+CHECK_S = 0.7
 
 
 def has_retention(seed: int) -> bool:
@@ -27,8 +28,33 @@ def has_retention(seed: int) -> bool:
 
 
 def retention_of(seed: int) -> RetentionConfig:
-    size = RETENTION_BYTES if has_retention(seed) else -1
+    """In every fourth seed only clients cut, and they cut anywhere; in every other fourth the size does, too."""
+    size = RETENTION_BYTES if seed % 4 == 2 else -1
     return RetentionConfig(check_s=CHECK_S if has_retention(seed) else 0.0, defaults=Defaults(-1, size))
+
+
+@dataclass(slots=True, kw_only=True)
+class Deleter:
+    """Deletes records up to anywhere, also to the middle of a batch. What somebody holds is refused."""
+
+    client: Client
+    random: Random
+    where: Where
+    progress: Progress
+
+    async def run(self) -> None:
+        while not self.progress.stopping:
+            try:
+                start, end = [await self.client.offset_of(self.where, which) for which in (-2, -1)]
+                wanted = int(self.random.uniform(start, (start + end) / 2))
+                told = await self.client.delete_records(self.where, wanted)
+                if told["error_code"] == 0 and told["low_watermark"] < wanted:
+                    raise Violation(f"{self.where}: all below {wanted} is deleted, {told['low_watermark']} is there")
+            except CallFailed as exc:
+                self.progress.last_error = str(exc)
+                await refresh(self.client)
+            await asyncio.sleep(self.random.uniform(0, 1.0))
+        self.progress.done = True
 
 
 @dataclass(slots=True, kw_only=True)

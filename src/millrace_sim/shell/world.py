@@ -31,9 +31,10 @@ from millrace_sim.kit import Sim
 from millrace_sim.processes import Host, Process
 from millrace_sim.shell import final
 from millrace_sim.shell.client import DIALECTS, KAFKA_PORT, CallFailed, Client
-from millrace_sim.shell.holders import LOG_FILE_BYTES, Holder, has_retention, retention_of
+from millrace_sim.shell.holders import LOG_FILE_BYTES, Deleter, Holder, has_retention, retention_of
 from millrace_sim.shell.logs import captured
 from millrace_sim.shell.nemesis import Nemesis
+from millrace_sim.shell.sleepers import Sleeper
 from millrace_sim.shell.workload import Consumer, Producer, Progress, Writer, WriterEpochs, refresh
 from millrace_sim.store import MemoryStore, MemoryStoreState
 
@@ -210,7 +211,7 @@ class World:
     async def _client_program(self, number: int, ports: Ports, epochs: WriterEpochs) -> None:
         client = self.client(self.seed + number)
         await refresh(client)
-        parts: list[Producer | Writer | Consumer | Holder] = []
+        parts: list[Producer | Writer | Consumer | Holder | Deleter | Sleeper] = []
         name = f"c{number + 1}"
         common: dict[str, Any] = {"client": client, "history": self.history, "random": ports.random}
         gap_s = ports.random.uniform(0.03, 0.15)
@@ -225,6 +226,9 @@ class World:
         if number < 2:
             progress = self._progress(f"{name}-writer")
             parts.append(Writer(**common, where=("fenced", 0), progress=progress, epochs=epochs))
+        sleeps = self._progress(f"{name}-sleeper")
+        where, writer = self.wheres[number], WRITER_ID + 1 + number if number else -1
+        parts.append(Sleeper(**common, where=where, progress=sleeps, writer=writer))
         if has_retention(self.seed):
             progress = self._progress(f"{name}-holder")
             where = self.wheres[number % len(self.wheres)]
@@ -233,6 +237,8 @@ class World:
             )
             self.holders.append(holder)
             parts.append(holder)
+            progress = self._progress(f"{name}-deleter")
+            parts.append(Deleter(client=client, random=ports.random, where=where, progress=progress))
         await asyncio.gather(*(part.run() for part in parts))
         await asyncio.sleep(1e6)
 
@@ -282,7 +288,8 @@ class World:
                     where = (partition.name, partition.index)
                     process = repr(host.process)
                     self.replicas.saw_replica(
-                        where, process, epoch=replica.leader_epoch, hw=replica.hw, leo=replica.leo
+                        where, process, epoch=replica.leader_epoch, hw=replica.hw, leo=replica.leo,
+                        start=replica.log_start,
                     )
                     if replica.is_leader:
                         self.replicas.saw_leader(where, replica.leader_epoch, process)

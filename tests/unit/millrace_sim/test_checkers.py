@@ -131,6 +131,7 @@ def test_L6_hw_neither_above_leo_nor_back_in_an_epoch() -> None:
     replicas.saw_replica(T, "b1#1", epoch=1, hw=5, leo=6)
     replicas.saw_replica(T, "b1#1", epoch=2, hw=4, leo=6)
     with pytest.raises(Violation, match="went back"):
-        replicas.saw_replica(T, "b1#1", epoch=1, hw=4, leo=6)
+        replicas.saw_replica(T, "b1#1", epoch=1, hw=4, leo=6, start=3)
+    replicas.saw_replica(T, "b1#1", epoch=1, hw=4, leo=4, start=4)     # it starts over, inside a batch
     with pytest.raises(Violation, match="above its durable end"):
         replicas.saw_replica(T, "b1#1", epoch=3, hw=7, leo=6)
