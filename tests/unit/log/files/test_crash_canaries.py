@@ -62,7 +62,9 @@ def report_before_the_sync(plant: pytest.MonkeyPatch) -> None:
 
 
 def truncate_before_the_journal_knows(plant: pytest.MonkeyPatch) -> None:
-    def tell(self: PartitionLog, kind: int, offset: int, position: int = 0, data: memoryview = NO_DATA) -> None:
+    def tell(
+        self: PartitionLog, kind: int, offset: int, position: int = 0, data: memoryview = NO_DATA, *, sync: bool = False
+    ) -> None:
         home = self._home
         home.journal.add(Entry(kind, self.tp, home.next_generation(), offset, position, data))
 
