@@ -210,7 +210,7 @@ class MemoryHomes:
     async def rewind(self, spec: ChangefeedSpec, position: int, epoch: int) -> None:
         self._targets[spec.id].rewind(position, epoch)
 
-    async def remove(self, spec: ChangefeedSpec, epoch: int) -> None:
+    async def remove(self, spec: ChangefeedSpec, epoch: int, *, maintainer: int) -> None:
         self._targets[spec.id].remove(epoch)
 
 

@@ -172,5 +172,6 @@ class Homes(Protocol):
         """Every position of it is made anew at `position`, under this epoch; nobody may be at work below it any more.
         May be repeated under a greater one. PositionRefused: the log does not have it, and nothing was touched."""
 
-    async def remove(self, spec: ChangefeedSpec, epoch: int) -> None:
-        """Close every position of it and its ddl position under this epoch, remove what it left; may be repeated."""
+    async def remove(self, spec: ChangefeedSpec, epoch: int, *, maintainer: int) -> None:
+        """Close every position of it and its ddl position under this epoch, remove what it left; may be repeated.
+        `maintainer`: an epoch like those of its maintainers, given out for its removal."""

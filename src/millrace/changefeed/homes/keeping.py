@@ -49,6 +49,7 @@ class Keeping:
         self._bases: dict[TableId, int | None] = {}
         self._quarantine: UUID | None = None
         self._doubted, self._stirred = False, asyncio.Event()
+        self._warned: set[TopicPartition] = set()
         self._books: set[int] = set()                    # copies that were there at the last look
 
     def take_news(self) -> tuple[Mapping[TableId, str], Mapping[TableId, int | None]]:
@@ -99,6 +100,8 @@ class Keeping:
             await self.look_for_base(table)
 
     async def follow(self) -> None:
+        loop = asyncio.get_running_loop()
+        last_s = loop.time()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limits.FLOOR_MOVE_S):
@@ -106,12 +109,15 @@ class Keeping:
                     await asyncio.sleep(limits.FEED_RETRY_MIN_S)     # who doubts goes on doubting
             thorough, self._doubted = self._doubted, False
             self._stirred.clear()
-            await patiently(partial(self._look, thorough=thorough))
+            now_s = loop.time()
+            early = now_s - last_s < limits.FLOOR_MOVE_S
+            await patiently(partial(self._look, thorough=thorough, early=early))
+            last_s = last_s if early else now_s
 
-    async def _look(self, *, thorough: bool) -> None:
+    async def _look(self, *, thorough: bool, early: bool) -> None:
         await self._find_quarantine()
         self._books = {book.number for table in self._tables.topics for book in self._copies.of(table)}
-        self._tell_lost(await self._floors.look(self.wanted, thorough=thorough))
+        self._tell_lost(await self._floors.look(self.wanted, thorough=thorough, early=early))
 
     def _tell_lost(self, lost: Mapping[TopicPartition, str]) -> None:
         """Of targets nothing is said: a take-over that cannot scan them tells so itself [K3]."""
@@ -120,7 +126,8 @@ class Keeping:
             table = self._table_of(key)
             if table is not None:
                 self.lose(table, f"partition {tp.partition}: {why}")
-            else:
+            elif tp not in self._warned:
+                self._warned.add(tp)
                 log.warning("a floor is not held", feed=key.changefeed, partition=str(tp), why=why)
 
     async def _find_quarantine(self) -> None:

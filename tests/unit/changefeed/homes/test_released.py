@@ -14,7 +14,6 @@ from millrace.core.feeds.effects import BeginTable
 from millrace.core.feeds.floors import owner
 from millrace.core.sources.registry import copy_topic, table_topic
 from millrace.log.client.floors import FloorClient
-from millrace.log.client.metadata import LANE
 from millrace.model.changefeeds import DdlPosition
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import PositionKey
@@ -49,15 +48,6 @@ async def copy(log: Log, number: int) -> int:
     await log.client.create_topic(name, partitions=1)
     kind = "snapshot" if number == 1 else "watermark"
     return await log.tell(CopyStarted(1, number, T.oid, name, 1, 6 if number == 1 else 0, kind))  # type: ignore[arg-type]
-
-
-async def cut(log: Log, topic: str, offset: int) -> None:
-    """As retention would."""
-    client = log.client
-    conn = await client._connections.get(await client._metadata.find_leader(topic, 0), LANE)
-    answer = await conn.call("DeleteRecords", 2, {"timeout_ms": 5_000, "topics": [
-        {"name": topic, "partitions": [{"partition_index": 0, "offset": offset}]}]})
-    assert answer["topics"][0]["partitions"][0]["low_watermark"] == offset, answer
 
 
 async def renamed(log: Log, before: TableSchema, after: TableSchema, lsn: int) -> int:
@@ -99,7 +89,7 @@ def test_F10_a_released_table_leaves_and_begins_anew_behind_its_copy_and_a_trunc
         await log.move(T.oid, 0, 1, resolved=8)
         await first.leave()
         await FloorClient(log.client).remove(owner(FEED), 7)             # as if its budget were spent
-        await cut(log, table_topic(SOURCE, T.oid), 3)
+        await log.cut(table_topic(SOURCE, T.oid), 3)
 
         home = await homes(log).open(entry(), Past(3, None, frozenset(), 9))
         news = home.news()
@@ -146,7 +136,7 @@ def test_F10_a_released_table_leaves_and_begins_anew_behind_its_copy_and_a_trunc
 def test_F10_a_new_changefeed_on_a_log_that_was_cut_begins_with_nothing_until_there_is_a_copy(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         await shop(log)
-        await cut(log, table_topic(SOURCE, T.oid), 3)
+        await log.cut(table_topic(SOURCE, T.oid), 3)
         home = await homes(log).open(entry(), Past(0, None, frozenset(), 1))
         assert home.news().lost.keys() == {TABLE}
         assert log.key(T.oid) not in await log.stored()
@@ -165,7 +155,7 @@ def test_F10_a_first_copy_that_was_cut_is_no_beginning(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         await shop(log)
         await log.client.append(copy_topic(SOURCE, 1), 0, [Record(b"x"), Record(b"y")])
-        await cut(log, copy_topic(SOURCE, 1), 1)
+        await log.cut(copy_topic(SOURCE, 1), 1)
         home = await homes(log).open(entry(), Past(0, None, frozenset(), 1))
         assert home.news().lost.keys() == {TABLE}
         assert log.key(T.oid) not in await log.stored()
@@ -177,7 +167,7 @@ def test_F10_a_first_copy_that_was_cut_is_no_beginning(tmp_path: Path) -> None:
 def test_F10_a_table_that_is_renamed_back_is_held_from_the_marker_on_that_brings_it(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         tp, home = await shop(log), await away(log)
-        await cut(log, table_topic(SOURCE, T.oid), 7)
+        await log.cut(table_topic(SOURCE, T.oid), 7)
         back = await renamed(log, HIDDEN, T, 40)             # at 8
         await until(lambda: any(change.number == back for change in home.news().changes), 10)
         made = await log.positions.read(log.key(T.oid))
@@ -195,7 +185,7 @@ def test_F10_a_table_whose_way_back_was_cut_needs_a_copy(tmp_path: Path) -> None
         await renamed(log, HIDDEN, T, 40)                    # at 8
         await log.rows(T.oid, 0, 2, lsn=45)
         await log.mark(50)
-        await cut(log, table_topic(SOURCE, T.oid), 10)
+        await log.cut(table_topic(SOURCE, T.oid), 10)
         home = await homes(log).open(entry(), Past(10, None, frozenset(), 11))
         assert home.news().lost.keys() == {TABLE}
         assert (await log.positions.read(log.key(T.oid))).closed, "nobody goes on where the log happens to start"
@@ -212,7 +202,7 @@ def test_F10_a_table_whose_way_back_was_cut_needs_a_copy(tmp_path: Path) -> None
 def test_F10_a_table_that_is_out_when_it_is_renamed_away_and_back_begins_where_it_comes_back(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         tp = await shop(log)
-        await cut(log, table_topic(SOURCE, T.oid), 3)
+        await log.cut(table_topic(SOURCE, T.oid), 3)
         home = await homes(log).open(entry(), Past(0, None, frozenset(), 1))
         assert home.news().lost.keys() == {TABLE}
         number = await renamed(log, T, HIDDEN, 30)           # at 4
@@ -249,7 +239,7 @@ def test_F10_going_back_nobody_looks_for_the_marker_of_a_table_that_came_before(
         await log.mark(50)
         await log.rows(T.oid, 0, 1, lsn=55)
         await log.mark(60)
-        await cut(log, table_topic(SOURCE, T.oid), 7)
+        await log.cut(table_topic(SOURCE, T.oid), 7)
         async with asyncio.timeout(20):
             await homes(log).rewind(SPEC, 50, 20)
         assert (await log.positions.read(log.key(T.oid))).at == (8, 0)
