@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -194,6 +194,9 @@ class Home:
         return True
 
     def doubt(self) -> None:
+        pass
+
+    def unproved(self, tables: Set[TableId]) -> None:
         pass
 
     async def leave(self) -> None:
