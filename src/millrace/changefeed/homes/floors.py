@@ -103,16 +103,16 @@ class FeedFloors:
         due = floors.moves({**holding.held, **on}, enough, doubted=frozenset() if early else self._doubted,
                            released=released)
         if due.set or thorough:
-            gone |= await self._set(enough if thorough else due.set)
+            gone |= await self._set(enough if thorough else due.set, wanted)
         if due.remove:
             await self._client.remove(self._owner, self._epoch, due.remove)
         if not early:
             self._doubted = due.doubted
         return floors.lost(wanted, released=released, gone=gone)
 
-    async def _set(self, wanted: Floors) -> dict[TopicPartition, int]:
-        """What of it is gone. A floor above what is needed says nothing of that, and is asked for anew."""
-        told = await self._client.set(self._owner, self._epoch, wanted)
+    async def _set(self, asked: Floors, wanted: Floors) -> dict[TopicPartition, int]:
+        """What of it is gone. A floor above what is wanted says nothing of that, and is asked for anew."""
+        told = await self._client.set(self._owner, self._epoch, asked)
         above = {tp: wanted[tp] for tp, at in told.held.items() if at > wanted[tp]}
         if not above:
             return told.gone

@@ -224,6 +224,8 @@ def test_F10_a_doubt_finds_a_floor_that_a_late_call_has_moved(tmp_path: Path) ->
         await log.cut(table_topic(SOURCE, T.oid), 2)
         assert (await floors.look(lambda: {tp: 1}, thorough=True)).keys() == {tp}
         assert await held(log) == {tp: 3}, "what nobody has said to be lost stays"
+        assert await floors.look(lambda: {tp: 3}, thorough=True) == {}, "begun anew there, behind what it wanted before"
+        assert await held(log) == {tp: 3}
 
     run(tmp_path, story)
 
