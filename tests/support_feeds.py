@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -196,6 +196,9 @@ class Home:
     def doubt(self) -> None:
         pass
 
+    def unproved(self, tables: Set[TableId]) -> None:
+        pass
+
     async def leave(self) -> None:
         pass
 
@@ -210,7 +213,7 @@ class MemoryHomes:
     async def rewind(self, spec: ChangefeedSpec, position: int, epoch: int) -> None:
         self._targets[spec.id].rewind(position, epoch)
 
-    async def remove(self, spec: ChangefeedSpec, epoch: int) -> None:
+    async def remove(self, spec: ChangefeedSpec, epoch: int, *, maintainer: int) -> None:
         self._targets[spec.id].remove(epoch)
 
 

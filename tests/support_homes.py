@@ -16,8 +16,11 @@ from millrace.core.delivery.positions import Commit
 from millrace.core.feeds.feeds import FeedEntry
 from millrace.core.sources.registry import progress_topic, table_topic
 from millrace.log.client import LogClient
+from millrace.log.client.metadata import LANE
 from millrace.log.client.positions import PositionClient
 from millrace.model.changefeeds import ChangefeedSpec
+from millrace.model.ids import TopicPartition
+from millrace.model.messages import FloorToRelease
 from millrace.model.positions import Point, PositionKey, StoredPosition
 from millrace.model.progress import Change, End, Mark, ProgressRecord, SchemaVersion, encode_progress
 from millrace.model.spans import TableId
@@ -26,7 +29,7 @@ from millrace.sink.kafka.headers import Written, written
 from millrace.wire.changes import HEADER_KEY, BatchHeader, BatchKind, encode_header
 from millrace.wire.records import Record
 from support_data_path import without_spark
-from support_kafka import one_broker
+from support_kafka import Node, one_broker
 
 SOURCE, FEED = "shop", "orders"
 SPEC = ChangefeedSpec(id=FEED, source=SOURCE, sink="kafka:?format=json", tables=("public.*", "!public.secret"))
@@ -40,8 +43,8 @@ def table(oid: Oid, name: str, *more: str) -> TableSchema:
 class Log:
     """What a source's reader would have written."""
 
-    def __init__(self, client: LogClient) -> None:
-        self.client, self.positions = client, PositionClient(client)
+    def __init__(self, client: LogClient, node: Node) -> None:
+        self.client, self.positions, self._node = client, PositionClient(client), node
         self.ends: dict[tuple[Oid, int], int] = {}
         self.partitions: dict[Oid, int] = {}
         self.ids: dict[Oid, UUID] = {}
@@ -94,6 +97,20 @@ class Log:
         stored = await self.positions.read(key)
         await self.positions.commit(key, Commit(stored.epoch, stored.at, Point(to, 0), stored.ends, resolved))
 
+    # -- floors
+    async def cut(self, topic: str, offset: int) -> None:
+        """As retention would."""
+        conn = await self.client._connections.get(await self.client._metadata.find_leader(topic, 0), LANE)
+        answer = await conn.call("DeleteRecords", 2, {"timeout_ms": 5_000, "topics": [
+            {"name": topic, "partitions": [{"partition_index": 0, "offset": offset}]}]})
+        assert answer["topics"][0]["partitions"][0]["low_watermark"] == offset, answer
+
+    async def release(self, holder: str, tp: TopicPartition) -> None:
+        """As a leader does that finds it beyond its budget."""
+        at = self._node.broker.cluster.floors.owners[holder].floors[tp]
+        told = await self._node.broker.keeper.retention._ask([], [FloorToRelease(holder, *tp, at, "spent")])
+        assert len(told.released) == 1
+
     async def stored(self) -> dict[PositionKey, StoredPosition]:
         found = StoredPositions(self.client, FEED)
         await found.load()
@@ -131,7 +148,7 @@ class Dispatchers:
 @asynccontextmanager
 async def a_log(directory: Path) -> AsyncIterator[Log]:
     async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"]) as client:
-        log = Log(client)
+        log = Log(client, node)
         await log.begin()
         yield log
 

@@ -47,7 +47,7 @@ class Wanted:
         Warn when the slot retains more WAL than this; 0: the server's max_slot_wal_keep_size.
     keep_s
         Seconds for which the log keeps changes and copies that no changefeed needs any more; -1: for ever. What is
-        gone a new changefeed does not have: it needs a copy of each table first.
+        gone a new changefeed does not have: it needs a copy of each table first. Said once, for good.
     keep_bytes
         Bytes of each partition of a table that the log keeps, the same; -1: all.
     """

@@ -19,7 +19,7 @@ def promtool(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-ROOMS = ("log", "sources")
+ROOMS = ("changefeeds", "log", "sources")
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -122,7 +122,8 @@ class CoordinatorHost:
             last = EpochsTaken(history.state.epoch + 1)
             await history.append([last])                     # durable before anything carries it [V9]
             history.state.replay(last)
-            await around.homes.remove(self.machine.state.entry(feed).spec, last.upto)
+            spec = self.machine.state.entry(feed).spec
+            await around.homes.remove(spec, last.upto, maintainer=effect.epoch)
             await history.empty()
         except MillraceError as error:
             log.warning("a changefeed's remains are not removed yet", feed=feed, error=str(error), code=error.code)

@@ -196,8 +196,10 @@ class MaintainerHost:
             machine.releasing.lost(table, why, int(self._around.ports.clock.wall() * 1000))
         for table, number in news.bases.items():
             machine.releasing.based(table, number)
+        machine.releasing.keyless = news.keyless
         if machine.health.doubts_log:
             home.doubt()
+        home.unproved(machine.health.unproved)
 
     # -- effects ---------------------------------------------------------------------------------------------------
     def _do(self, machine: Maintainer, home: FeedHome, effect: FeedEffect) -> None:

@@ -10,7 +10,7 @@ greater epoch can tell, and that is what the hosts then ask for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple, Protocol
 
 from millrace.core.feeds.barrier import SchemaChange
@@ -98,6 +98,7 @@ class News(NamedTuple):
     positions: Mapping[TablePartition, Committed] = {}
     lost: Mapping[TableId, str] = {}                     # what they need is not in the log any more [F10]
     bases: Mapping[TableId, int | None] = {}             # of tables that are out: a copy with which they can begin
+    keyless: Set[TableId] = frozenset()                  # all tables that are out, and have no key now
 
 
 class DdlTaken(NamedTuple):
@@ -144,6 +145,10 @@ class FeedHome(Protocol):
     def doubt(self) -> None:
         """A dispatcher did not find what it needs in the log: look whether that is so."""
 
+    def unproved(self, tables: Set[TableId]) -> None:
+        """Of all tables, those whose take-overs cannot prove what stands in a target: where that was cut [F10], the
+        table is lost."""
+
     async def close_positions(self, span: Span, epoch: int, *, forget: bool) -> bool:
         """No former owner commits or writes any more; may be repeated. False: a greater epoch stands. `forget`: if its
         table is taken, or will be again, it begins anew."""
@@ -172,5 +177,6 @@ class Homes(Protocol):
         """Every position of it is made anew at `position`, under this epoch; nobody may be at work below it any more.
         May be repeated under a greater one. PositionRefused: the log does not have it, and nothing was touched."""
 
-    async def remove(self, spec: ChangefeedSpec, epoch: int) -> None:
-        """Close every position of it and its ddl position under this epoch, remove what it left; may be repeated."""
+    async def remove(self, spec: ChangefeedSpec, epoch: int, *, maintainer: int) -> None:
+        """Close every position of it and its ddl position under this epoch, remove what it left; may be repeated.
+        `maintainer`: an epoch like those of its maintainers, given out for its removal."""

@@ -17,7 +17,7 @@ from millrace.changefeed.homes.floors import FeedFloors
 from millrace.changefeed.homes.patience import together
 from millrace.core.delivery.copies import SKIPPED, Book
 from millrace.core.feeds.bases import Base, base
-from millrace.core.feeds.source_story import Told
+from millrace.core.feeds.source_story import SourceStory, Told
 from millrace.errors import PositionExists, PositionMissing, UnknownTopicOrPartition
 from millrace.log.client import LogClient
 from millrace.log.client.positions import PositionClient
@@ -27,8 +27,11 @@ from millrace.model.spans import TableId
 
 
 class FeedBases:
-    def __init__(self, client: LogClient, changefeed: str, copies: FeedCopies, floors: FeedFloors) -> None:
-        self._client, self._changefeed, self._copies, self._floors = client, changefeed, copies, floors
+    def __init__(
+        self, client: LogClient, changefeed: str, story: SourceStory, copies: FeedCopies, floors: FeedFloors
+    ) -> None:
+        self._client, self._changefeed, self._story = client, changefeed, story
+        self._copies, self._floors = copies, floors
         self._slots = asyncio.Semaphore(limits.HOME_CALLS_MAX)
 
     async def held(self, table: TableId, topic: tuple[str, UUID], told: Told, partitions: Sequence[int]) -> Base | None:
@@ -53,7 +56,8 @@ class FeedBases:
         whole = {book.number: await self._is_whole(book, partitions) for book in books}
         floors = {partition: told.floors.get(partition, 0) for partition in partitions} if told.has_marker else None
         since = told.number if told.has_marker else 0
-        return base(self._copies.all, books, starts=starts, whole=whole, floors=floors, since=since)
+        keyless = [book.number for book in books if self._story.is_keyless(table.oid, book.offset)]
+        return base(self._copies.all, books, starts=starts, whole=whole, floors=floors, since=since, keyless=keyless)
 
     async def _start(self, topic: str, partition: int) -> int:
         async with self._slots:

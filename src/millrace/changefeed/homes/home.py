@@ -10,7 +10,7 @@ marks are told behind all changes that stand before them in `progress`; who cann
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
 from functools import partial
 from typing import Any
 
@@ -68,7 +68,7 @@ class LogFeedHome:
         self._story, self._stored = SourceStory(spec), StoredPositions(client, spec.id)
         self._copies = FeedCopies(client, spec.id, self._stored)
         self._floors = FeedFloors(client, spec.id, past.maintainer)
-        bases = FeedBases(client, spec.id, self._copies, self._floors)
+        bases = FeedBases(client, spec.id, self._story, self._copies, self._floors)
         self._known = FeedTables(client, spec.id, self._stored, bases, epoch=past.epoch)
         self._keeping = Keeping(client, self._story, self._stored, self._known, self._copies, self._floors, self._key,
                                 out=past.out)
@@ -286,6 +286,9 @@ class LogFeedHome:
     # -- a table that needs a copy ---------------------------------------------------------------------------------
     def doubt(self) -> None:
         self._keeping.doubt()
+
+    def unproved(self, tables: Set[TableId]) -> None:
+        self._keeping.unproved(tables)
 
     async def begin_table(self, effect: BeginTable) -> bool | None:
         """Whatever an earlier try has made is ended first."""

@@ -44,7 +44,7 @@ class LogHomes:
     async def rewind(self, spec: ChangefeedSpec, position: Lsn, epoch: int) -> None:
         await rewind(self._client, spec, position, epoch)
 
-    async def remove(self, spec: ChangefeedSpec, epoch: int) -> None:
+    async def remove(self, spec: ChangefeedSpec, epoch: int, *, maintainer: int) -> None:
         """Superseded: somebody works under a greater epoch."""
         positions, stored = PositionClient(self._client), StoredPositions(self._client, spec.id)
         with contextlib.suppress(PositionMissing):       # also creates the group topic where there is none yet
@@ -57,4 +57,4 @@ class LogHomes:
             await end_positions(retold, stored.by_key, epoch)
         with contextlib.suppress(UnknownTopicOrPartition):
             await self._client.delete_topic(quarantine_topic(spec.id))
-        await remove_floors(self._client, spec.id)
+        await remove_floors(self._client, spec.id, maintainer)

@@ -4,14 +4,15 @@
     a table is out, its copies are told ─▶ base ─────────────────────┘
 
 In: the home's parts. Out: news of tables. Promise: floors move every FLOOR_MOVE_S at most, and nothing is asked of the
-controller but one read where nothing moved; a doubt is looked into at once.
+controller but one read where nothing moved; a doubt is looked into at once. A target that was cut above a stored end
+takes nobody out who can do without: a table is lost by it once a take-over of its own has failed there [K3].
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import partial
 from uuid import UUID
 
@@ -49,12 +50,14 @@ class Keeping:
         self._bases: dict[TableId, int | None] = {}
         self._quarantine: UUID | None = None
         self._doubted, self._stirred = False, asyncio.Event()
+        self._unproved: Set[TableId] = frozenset()
+        self._warned: set[TopicPartition] = set()
         self._books: set[int] = set()                    # copies that were there at the last look
 
-    def take_news(self) -> tuple[Mapping[TableId, str], Mapping[TableId, int | None]]:
+    def take_news(self) -> tuple[Mapping[TableId, str], Mapping[TableId, int | None], Set[TableId]]:
         lost, self._lost = self._lost, {}
         bases, self._bases = self._bases, {}
-        return lost, bases
+        return lost, bases, {table for table in self.out if self._story.is_keyless(table.oid)}
 
     def lose(self, table: TableId, why: str) -> None:
         """One that was out, and was not wanted meanwhile, is told again."""
@@ -67,6 +70,12 @@ class Keeping:
         """What a position needs may be gone."""
         self._doubted = True
         self._stirred.set()
+
+    def unproved(self, tables: Set[TableId]) -> None:
+        """Take-overs of these cannot tell what stands in their targets."""
+        if not tables <= self._unproved:
+            self._stirred.set()
+        self._unproved = tables
 
     def met(self, table: TableId) -> None:
         """Something was told of its copies: one that is new is held at once."""
@@ -99,6 +108,8 @@ class Keeping:
             await self.look_for_base(table)
 
     async def follow(self) -> None:
+        loop = asyncio.get_running_loop()
+        last_s = loop.time()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limits.FLOOR_MOVE_S):
@@ -106,22 +117,30 @@ class Keeping:
                     await asyncio.sleep(limits.FEED_RETRY_MIN_S)     # who doubts goes on doubting
             thorough, self._doubted = self._doubted, False
             self._stirred.clear()
-            await patiently(partial(self._look, thorough=thorough))
+            now_s = loop.time()
+            early = now_s - last_s < limits.FLOOR_MOVE_S
+            await patiently(partial(self._look, thorough=thorough, early=early))
+            last_s = last_s if early else now_s
 
-    async def _look(self, *, thorough: bool) -> None:
+    async def _look(self, *, thorough: bool, early: bool) -> None:
         await self._find_quarantine()
         self._books = {book.number for table in self._tables.topics for book in self._copies.of(table)}
-        self._tell_lost(await self._floors.look(self.wanted, thorough=thorough))
+        self._tell_lost(await self._floors.look(self.wanted, thorough=thorough, early=early))
 
     def _tell_lost(self, lost: Mapping[TopicPartition, str]) -> None:
-        """Of targets nothing is said: a take-over that cannot scan them tells so itself [K3]."""
         for tp, why in lost.items():
             key = PositionKey(self._key.changefeed, tp.topic_id, tp.partition)
             table = self._table_of(key)
             if table is not None:
                 self.lose(table, f"partition {tp.partition}: {why}")
-            else:
+            elif tp not in self._warned:
+                self._warned.add(tp)
                 log.warning("a floor is not held", feed=key.changefeed, partition=str(tp), why=why)
+        for key, position in self._stored.by_key.items() if self._unproved else ():
+            table = self._table_of(key)
+            if table in self._unproved and table is not None and not position.closed:
+                for tp in position.ends_by_target.keys() & lost.keys():
+                    self.lose(table, f"what a take-over looks through in its target is gone: {lost[tp]}")
 
     async def _find_quarantine(self) -> None:
         if self._quarantine is None and self._stored.by_key:

@@ -5,12 +5,13 @@
 
 In: what `progress` tells of copies, log starts. Out: a base. Promise: whoever has put the rows of the base's copy and
 then all changes from its offsets on has the table as it is; nothing of either was gone when the log starts were read.
+A window of a table without a key replaces the table, which a stream cannot say [decision 8]: it is no base.
 Where all of the log is there a changefeed begins as it always did: at its start, with the table's first copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from millrace.core.delivery.copies import Book, Copies
@@ -35,11 +36,12 @@ class Base(NamedTuple):
 
 def base(
     copies: Copies, books: Sequence[Book], *, starts: Mapping[int, int], whole: Mapping[int, bool],
-    floors: Mapping[int, int] | None = None, since: int = 0, flaws: frozenset[str] = NO_FLAWS,
+    floors: Mapping[int, int] | None = None, since: int = 0, keyless: Collection[int] = (),
+    flaws: frozenset[str] = NO_FLAWS,
 ) -> Base | None:
     """`books`: of the table, for this changefeed. `starts`: of its partitions' logs. `whole`: copies of which all is
     there; of others nothing is put. `floors`: a table that was renamed into the rules, by record `since`, begins behind
-    these offsets, without a copy; or with one from later."""
+    these offsets, without a copy; or with one from later. `keyless`: copies of the table as it was without a key."""
     alive = [book for book in books if not copies.is_void(book)]
     cut = tuple(book for book in alive if not whole[book.number])
     if "base_cut" in flaws:
@@ -51,8 +53,9 @@ def base(
     for count, book in enumerate(alive):
         found = {partition: copies.beginning(book, partition) for partition in starts}
         offsets = {partition: offset for partition, offset in found.items() if offset is not None}
-        if _is_all(book) and whole[book.number] and book.offset >= since and len(offsets) == len(starts) and all(
-                starts[partition] <= offset for partition, offset in offsets.items()):
+        is_put = book.is_snapshot or book.number not in keyless
+        if _is_all(book) and is_put and whole[book.number] and book.offset >= since and len(offsets) == len(starts) \
+                and all(starts[partition] <= offset for partition, offset in offsets.items()):
             skipped = (*alive[:count], *(later for later in alive[count:] if later in cut))
             return Base(offsets, book.offset, At(book.generation, book.known_before), skipped)
     return None

@@ -11,7 +11,8 @@
 
 In: positions as they are committed, what stands at the controller. Out: floors. Promises: a floor never passes what a
 stored position still needs, since both are read from what is durable; what is not known is held whole; a floor for
-which nothing stands goes at the second look: a dispatcher may have set it for an end that it stores a moment later.
+which nothing stands goes at the second look: a dispatcher may have set it for an end that it stores a moment later;
+and a floor moves to where it could have stood a look ago: such an end may stand before those that are read by now.
 """
 
 from __future__ import annotations
@@ -107,6 +108,16 @@ def moves(
     over = standing.keys() - wanted.keys()
     gone = {*(over & doubted), *(tp for tp in released if tp not in wanted)}
     return Moves(raised, tuple(sorted(gone)), frozenset(over - doubted))
+
+
+def settled(wanted: Mapping[TopicPartition, int], before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """What is enough, by this look and by the last one."""
+    return {tp: min(offset, before.get(tp, offset)) for tp, offset in wanted.items()}
+
+
+def moved_on(wanted: Mapping[TopicPartition, int], released: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Of what was released, and where it stood then: whoever has moved on since may have all that it needs."""
+    return {tp: wanted[tp] for tp, offset in released.items() if wanted.get(tp, offset) > offset}
 
 
 def lost(

@@ -12,7 +12,7 @@ not reach. Whoever dies on the way: the next one begins the table again, under a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from itertools import islice
 
 from millrace import limits
@@ -39,6 +39,7 @@ class Releasing:
         self._state, self._ddl, self._placing, self._tables, self._flaws = state, ddl, placing, tables, flaws
         self._lost: dict[TableId, tuple[str, int]] = {}
         self._bases: dict[TableId, int] = {}                 # with the number of their base
+        self.keyless: Set[TableId] = frozenset()             # out, and a copy as they are does not bring them back
 
     # -- what comes in
     def lost(self, table: TableId, why: str, wall_ms: int) -> None:
@@ -128,4 +129,8 @@ class Releasing:
             return "it begins anew with its copy"
         if table in self._bases:
             return "schema changes from before its copy pass first"
-        return f"have it copied: millrace table copy SCHEMA.NAME --source {table.source}"
+        copied = f"have it copied: millrace table copy SCHEMA.NAME --source {table.source}"
+        if table not in self.keyless:
+            return copied
+        return ("it has no key, so a copy of it as it is does not bring it back: leave it out (millrace changefeed "
+                f"update --tables '!SCHEMA.NAME'), or give it a primary key and then {copied}")

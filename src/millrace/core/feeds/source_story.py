@@ -61,7 +61,7 @@ class SourceStory:
     dropped: set[Oid] = field(default_factory=set)
     _chosen: ChosenTables = field(init=False)
     _versions: dict[UUID, TableSchema] = field(default_factory=dict)
-    _named: set[Oid] = field(default_factory=set)
+    _named: dict[Oid, int | None] = field(default_factory=dict)      # since when they have a key; None: they have none
     _ends: dict[Oid, dict[int, int]] = field(default_factory=dict)
     _fresh: FoldedMark | None = None
 
@@ -80,6 +80,11 @@ class SourceStory:
     def versions(self) -> list[TableSchema]:
         """Of all tables of the source, taken or not."""
         return list(self._versions.values())
+
+    def is_keyless(self, oid: Oid, at: int | None = None) -> bool:
+        """A table, taken or not, that has no key; `at`: or had none at this record."""
+        keyed = self._named.get(oid, 0)
+        return keyed is None or (at is not None and at < keyed)
 
     def ends_of(self, oid: Oid) -> Mapping[int, int]:
         """That marks have named last."""
@@ -117,9 +122,10 @@ class SourceStory:
         """Of a table that is known it says nothing by itself: the change behind it does."""
         table = record.table
         self._versions[table.id] = table
-        if table.oid in self._named:
+        is_known, keyed = table.oid in self._named, self._named.get(table.oid, 0)
+        self._named[table.oid] = None if not table.keys else offset if keyed is None else keyed
+        if is_known:
             return None
-        self._named.add(table.oid)
         if not isinstance(self._chosen.on_table(table), Came):
             return None
         lsn = max(record.commit_lsn, 0)

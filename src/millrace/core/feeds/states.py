@@ -23,12 +23,13 @@ from millrace.model.feed_messages import DispatcherReport, Outage
 from millrace.model.spans import CaptureId, SpanId, TableId
 
 LOG_GONE = "log_released"               # of an error: what a position needs was not in the log
+UNPROVED = "cannot_prove"               # ... what a take-over scans was not in the target
 
 # By code of the error; what is not named here may be over by itself.
 CLASSES: Mapping[str, ErrorClass] = {
     "dispatcher_stuck": "restart",
     "fenced": "restart",
-    "cannot_prove": "isolate",             # the part of the target to scan is gone: copy or continue, a person decides
+    UNPROVED: "isolate",                   # the part of the target to scan is gone: copy or continue, a person decides
     "schema_refused": "isolate",
     "topic_refused": "isolate",
     "expression_failed": "isolate",
@@ -117,6 +118,12 @@ class Health:
     def doubts_log(self) -> bool:
         """Somebody did not find what it needs there [F10]."""
         return any(error.code == LOG_GONE for error in self._standing.values())
+
+    @property
+    def unproved(self) -> frozenset[TableId]:
+        """Their take-overs cannot scan what they must [K3]."""
+        return frozenset(error.table for error in self._standing.values()
+                         if error.code == UNPROVED and error.table is not None)
 
     def fatal(self) -> FeedError | None:
         return next((error for error in self._standing.values() if error.kind == "fail"), None)

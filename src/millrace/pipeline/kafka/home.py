@@ -33,14 +33,20 @@ class LogHome:
 
     async def hold(self, key: PositionKey, epoch: int, ends: tuple[TargetEnd, ...]) -> None:
         """Under the epoch of whoever maintains the changefeed: it reads these ends once they are stored, and moves
-        their floors from then on [F10]. What is gone by then is not held: whoever asks looks where the log begins."""
+        their floors from then on [F10]. A changefeed has one floor in a target, and other dispatchers' ends may stand
+        before ours: all of the log is held, or what is held already. Superseded, PositionMissing: the position is
+        somebody else's, or its changefeed is removed."""
         floors, owner = FloorClient(self._client), floors_owner(key.changefeed)
-        wanted = {TopicPartition(end.topic_id, end.partition): end.offset for end in ends}
+        wanted = {TopicPartition(end.topic_id, end.partition): 0 for end in ends}
         while True:
             with contextlib.suppress(Superseded):        # another maintainer has come since
-                await floors.set(owner, self._maintainer, wanted)
+                while wanted:
+                    wanted = (await floors.set(owner, self._maintainer, wanted)).gone      # up to where it begins
                 return
             self._maintainer = (await floors.of_owner(owner)).epoch
+            stored = await self._positions.read(key)     # behind the epoch: a removal closes it before it raises that
+            if stored.closed or stored.epoch != epoch:
+                raise Superseded(f"{key}: epoch {stored.epoch} stands, this is {epoch}")
 
     async def claim(self, claims: Sequence[tuple[PositionKey, Claim]]) -> Collection[int]:
         granted = await asyncio.gather(*(self._granted(key, claim) for key, claim in claims))

@@ -39,7 +39,7 @@ class ReaderFloors:
         while True:
             try:
                 mark = shared.standing.mark
-                await self.move(mark.ends if mark is not None else {})
+                await self.move(mark.ends if mark is not None else None)
             except Superseded as error:                      # another reader has begun: it moves them from now on
                 log.info("floors are another reader's", source=self._source, why=str(error))
                 return
@@ -47,10 +47,11 @@ class ReaderFloors:
                 log.warning("floors have not moved", source=self._source, error=str(error), code=error.code)
             await asyncio.sleep(limits.FLOOR_MOVE_S)
 
-    async def move(self, ends: Mapping[P, int]) -> None:
-        """To these ends, which a durable mark names."""
+    async def move(self, ends: Mapping[P, int] | None) -> None:
+        """To these ends, which a durable mark names. None: of this generation none stands yet, and whoever starts now
+        still scans from where the one before has named."""
         wanted = {TopicPartition(await self._id(None), 0): 0}
-        for (oid, partition), end in ends.items():
+        for (oid, partition), end in (ends or {}).items():
             try:
                 wanted[TopicPartition(await self._id(oid), partition)] = end
             except UnknownTopicOrPartition:
@@ -58,7 +59,8 @@ class ReaderFloors:
         holding = await self._floors.of_owner(self._owner)
         if holding.epoch > self._epoch:
             raise Superseded(f"epoch {holding.epoch} holds them, this is {self._epoch}")
-        due = moves(holding.held, wanted, doubted=self._doubted, released=holding.released)
+        standing = holding.held if ends is not None else {tp: at for tp, at in holding.held.items() if tp in wanted}
+        due = moves(standing, wanted, doubted=self._doubted, released=holding.released if ends is not None else ())
         self._doubted = due.doubted
         if due.set or holding.epoch < self._epoch:
             told = await self._floors.set(self._owner, self._epoch, due.set)

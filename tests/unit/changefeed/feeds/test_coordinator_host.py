@@ -213,13 +213,15 @@ def test_C8_cleaning_up_is_tried_until_it_is_done(tmp_path: Path, monkeypatch: p
 
     async def story(s: Story) -> None:
         tried: list[int] = []
+        given: list[int] = []
         remove = s.a.homes.remove
 
-        async def failing(spec: ChangefeedSpec, epoch: int) -> None:
+        async def failing(spec: ChangefeedSpec, epoch: int, *, maintainer: int) -> None:
             tried.append(epoch)
+            given.append(maintainer)
             if len(tried) < 3:
                 raise Unreachable("not now") if len(tried) == 1 else ValueError("a mistake of ours")
-            await remove(spec, epoch)
+            await remove(spec, epoch, maintainer=maintainer)
 
         s.a.homes.remove = failing  # type: ignore[method-assign]
         await s.host.submit(lambda state: state.create(spec(), wall_ms=1))
@@ -228,6 +230,7 @@ def test_C8_cleaning_up_is_tried_until_it_is_done(tmp_path: Path, monkeypatch: p
         await s.host.submit(lambda state: state.remove(FEED))
         await until(lambda: FEED not in s.host.machine.state.feeds)
         assert tried == [1, 2, 3, 4], "each attempt under an epoch of its own"
+        assert set(given) == {s.host.machine.state.epoch_floor}, "above its maintainers, below whoever comes later"
         left = await FeedHistory.take(s.a.plain, FEED, s.a.me, 1_000)
         assert left.state == FeedState(epoch=4)
 

@@ -153,8 +153,8 @@ def test_C3_closed_positions_let_no_former_owner_commit_or_write(tmp_path: Path)
             await writer.append([Record(b"late")])
         writer.close()
         with pytest.raises(Superseded):                      # somebody works under a greater epoch
-            await homes(log).remove(entry().spec, 4)
-        await homes(log).remove(entry().spec, 6)
+            await homes(log).remove(entry().spec, 4, maintainer=1)
+        await homes(log).remove(entry().spec, 6, maintainer=1)
         assert await log.stored() == {}
         await home.leave()
 

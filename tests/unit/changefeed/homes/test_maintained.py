@@ -157,5 +157,5 @@ async def _story(s: Story, log: Log) -> None:
 
     await s.host.stop()
     for _ in range(2):                                       # may be repeated
-        await homes(log).remove(entry().spec, 1000)
+        await homes(log).remove(entry().spec, 1000, maintainer=1000)
         assert await log.stored() == {}

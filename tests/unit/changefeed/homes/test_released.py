@@ -7,21 +7,23 @@ import json
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from millrace import limits
 from millrace.changefeed.feeds.ports import FeedHome, News, Past
 from millrace.core.delivery.copies import SKIPPED
+from millrace.core.delivery.positions import Commit
 from millrace.core.feeds.effects import BeginTable
 from millrace.core.feeds.floors import owner
 from millrace.core.sources.registry import copy_topic, table_topic
 from millrace.log.client.floors import FloorClient
-from millrace.log.client.metadata import LANE
 from millrace.model.changefeeds import DdlPosition
 from millrace.model.ids import TopicPartition
-from millrace.model.positions import PositionKey
+from millrace.model.positions import Point, PositionKey, TargetEnd
 from millrace.model.progress import Change, CopyStarted, Manifest, Range
 from millrace.model.quarantine import quarantine_topic
-from millrace.model.spans import whole
-from millrace.model.tables import TableSchema
+from millrace.model.spans import TableId, whole
+from millrace.model.tables import Column, TableSchema
 from millrace.wire.records import Record
 from support_feeds import until
 from support_homes import FEED, SOURCE, SPEC, Log, entry, homes, id_of, run, table
@@ -49,15 +51,6 @@ async def copy(log: Log, number: int) -> int:
     await log.client.create_topic(name, partitions=1)
     kind = "snapshot" if number == 1 else "watermark"
     return await log.tell(CopyStarted(1, number, T.oid, name, 1, 6 if number == 1 else 0, kind))  # type: ignore[arg-type]
-
-
-async def cut(log: Log, topic: str, offset: int) -> None:
-    """As retention would."""
-    client = log.client
-    conn = await client._connections.get(await client._metadata.find_leader(topic, 0), LANE)
-    answer = await conn.call("DeleteRecords", 2, {"timeout_ms": 5_000, "topics": [
-        {"name": topic, "partitions": [{"partition_index": 0, "offset": offset}]}]})
-    assert answer["topics"][0]["partitions"][0]["low_watermark"] == offset, answer
 
 
 async def renamed(log: Log, before: TableSchema, after: TableSchema, lsn: int) -> int:
@@ -99,7 +92,7 @@ def test_F10_a_released_table_leaves_and_begins_anew_behind_its_copy_and_a_trunc
         await log.move(T.oid, 0, 1, resolved=8)
         await first.leave()
         await FloorClient(log.client).remove(owner(FEED), 7)             # as if its budget were spent
-        await cut(log, table_topic(SOURCE, T.oid), 3)
+        await log.cut(table_topic(SOURCE, T.oid), 3)
 
         home = await homes(log).open(entry(), Past(3, None, frozenset(), 9))
         news = home.news()
@@ -146,7 +139,7 @@ def test_F10_a_released_table_leaves_and_begins_anew_behind_its_copy_and_a_trunc
 def test_F10_a_new_changefeed_on_a_log_that_was_cut_begins_with_nothing_until_there_is_a_copy(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         await shop(log)
-        await cut(log, table_topic(SOURCE, T.oid), 3)
+        await log.cut(table_topic(SOURCE, T.oid), 3)
         home = await homes(log).open(entry(), Past(0, None, frozenset(), 1))
         assert home.news().lost.keys() == {TABLE}
         assert log.key(T.oid) not in await log.stored()
@@ -165,7 +158,7 @@ def test_F10_a_first_copy_that_was_cut_is_no_beginning(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         await shop(log)
         await log.client.append(copy_topic(SOURCE, 1), 0, [Record(b"x"), Record(b"y")])
-        await cut(log, copy_topic(SOURCE, 1), 1)
+        await log.cut(copy_topic(SOURCE, 1), 1)
         home = await homes(log).open(entry(), Past(0, None, frozenset(), 1))
         assert home.news().lost.keys() == {TABLE}
         assert log.key(T.oid) not in await log.stored()
@@ -177,7 +170,7 @@ def test_F10_a_first_copy_that_was_cut_is_no_beginning(tmp_path: Path) -> None:
 def test_F10_a_table_that_is_renamed_back_is_held_from_the_marker_on_that_brings_it(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         tp, home = await shop(log), await away(log)
-        await cut(log, table_topic(SOURCE, T.oid), 7)
+        await log.cut(table_topic(SOURCE, T.oid), 7)
         back = await renamed(log, HIDDEN, T, 40)             # at 8
         await until(lambda: any(change.number == back for change in home.news().changes), 10)
         made = await log.positions.read(log.key(T.oid))
@@ -195,7 +188,7 @@ def test_F10_a_table_whose_way_back_was_cut_needs_a_copy(tmp_path: Path) -> None
         await renamed(log, HIDDEN, T, 40)                    # at 8
         await log.rows(T.oid, 0, 2, lsn=45)
         await log.mark(50)
-        await cut(log, table_topic(SOURCE, T.oid), 10)
+        await log.cut(table_topic(SOURCE, T.oid), 10)
         home = await homes(log).open(entry(), Past(10, None, frozenset(), 11))
         assert home.news().lost.keys() == {TABLE}
         assert (await log.positions.read(log.key(T.oid))).closed, "nobody goes on where the log happens to start"
@@ -212,7 +205,7 @@ def test_F10_a_table_whose_way_back_was_cut_needs_a_copy(tmp_path: Path) -> None
 def test_F10_a_table_that_is_out_when_it_is_renamed_away_and_back_begins_where_it_comes_back(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         tp = await shop(log)
-        await cut(log, table_topic(SOURCE, T.oid), 3)
+        await log.cut(table_topic(SOURCE, T.oid), 3)
         home = await homes(log).open(entry(), Past(0, None, frozenset(), 1))
         assert home.news().lost.keys() == {TABLE}
         number = await renamed(log, T, HIDDEN, 30)           # at 4
@@ -249,9 +242,79 @@ def test_F10_going_back_nobody_looks_for_the_marker_of_a_table_that_came_before(
         await log.mark(50)
         await log.rows(T.oid, 0, 1, lsn=55)
         await log.mark(60)
-        await cut(log, table_topic(SOURCE, T.oid), 7)
+        await log.cut(table_topic(SOURCE, T.oid), 7)
         async with asyncio.timeout(20):
             await homes(log).rewind(SPEC, 50, 20)
         assert (await log.positions.read(log.key(T.oid))).at == (8, 0)
+
+    run(tmp_path, story)
+
+
+def test_S10_F10_a_copy_of_a_table_without_a_key_does_not_bring_it_back_and_that_is_told(tmp_path: Path) -> None:
+    keyless = TableSchema(T.oid, "public", "t", "f", (Column("x", 25),))
+
+    async def story(log: Log) -> None:
+        await log.add(keyless)
+        await log.mark(5)
+        await log.rows(T.oid, 0, 4, lsn=10)
+        await log.mark(20)
+        await log.cut(table_topic(SOURCE, T.oid), 3)
+        home = await homes(log).open(entry(), Past(0, None, frozenset(), 1))
+        news = home.news()
+        assert (news.lost.keys(), news.keyless) == ({TABLE}, {TABLE})
+        await copy(log, 2)
+        told: list[News] = []
+
+        def heard() -> bool:
+            told.append(home.news())
+            return TABLE in told[-1].bases
+
+        await until(heard, 10)
+        assert told[-1].bases == {TABLE: None}, "nothing is truncated that nobody could fill again"
+        await log.change(Change(1, T.oid, 30, 0, "alter", T.id, keyless.id), T)
+        await log.mark(40)
+        number = await copy(log, 3)
+        assert await based(home) == number, "it has a key now"
+        assert home.news().keyless == set()
+        await home.leave()
+
+    run(tmp_path, story)
+
+
+def test_K3_F10_a_target_that_was_cut_above_a_stored_end_takes_out_whoever_fails_there_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "FEED_RETRY_MIN_S", 0.05)
+
+    async def story(log: Log) -> None:
+        await shop(log)
+        target = TopicPartition((await log.client.topic(TARGET)).id, 0)
+        await log.client.append(TARGET, 0, [Record(b"x")] * 6)
+        home = await homes(log).open(entry(), Past(3, None, frozenset(), 7))
+        stored = await log.positions.read(log.key(T.oid))
+        await home.leave()
+        await log.positions.commit(log.key(T.oid), Commit(
+            stored.epoch, stored.at, Point(2, 0), (TargetEnd(*target, 2),), 8))
+        home = await homes(log).open(entry(), Past(3, None, frozenset(), 8))
+        assert (await FloorClient(log.client).of_owner(owner(FEED))).held[target] == 2
+        await home.leave()
+        await log.release(owner(FEED), target)               # as a changefeed that stands still
+        await log.cut(TARGET, 5)
+
+        home = await homes(log).open(entry(), Past(3, None, frozenset(), 9))
+        home.unproved(frozenset())
+        assert home.news().lost == {}, "its rows are all there: who goes on without a take-over needs nothing"
+        home.unproved(frozenset({id_of(99)}))
+        home.unproved(frozenset({TABLE}))
+        lost: dict[TableId, str] = {}
+
+        def heard() -> bool:
+            lost.update(home.news().lost)
+            return bool(lost)
+
+        await until(heard, 10)
+        assert lost.keys() == {TABLE}
+        assert "in its target is gone" in lost[TABLE]
+        await home.leave()
 
     run(tmp_path, story)

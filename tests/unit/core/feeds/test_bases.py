@@ -34,10 +34,11 @@ def told(*records: ProgressRecord) -> Copies:
 
 
 def found(copies: Copies, starts: dict[int, int], *cut: int, floors: dict[int, int] | None = None,
-          since: int = 0, flaws: frozenset[str] = frozenset()) -> Base | None:
+          since: int = 0, keyless: tuple[int, ...] = (), flaws: frozenset[str] = frozenset()) -> Base | None:
     books = copies.of(OID, "orders")
     whole = {book.number: book.number not in cut for book in books}
-    return base(copies, books, starts=starts, whole=whole, floors=floors, since=since, flaws=flaws)
+    return base(copies, books, starts=starts, whole=whole, floors=floors, since=since, keyless=keyless,
+                flaws=flaws)
 
 
 def test_F10_where_all_of_the_log_is_there_a_table_begins_as_ever() -> None:
@@ -67,6 +68,18 @@ def test_F10_a_copy_that_is_cut_partial_for_others_or_void_is_no_base() -> None:
     assert found(void, {0: 9}) is None
     fresh = told(*start, mark(200, 50), copy(2), copy(3, "snapshot", generation=2), mark(300, 60, generation=2))
     begins = found(fresh, {0: 55})
+    assert begins is not None
+    assert begins.offsets == {0: 60}
+
+
+def test_S10_F10_a_window_of_a_table_without_a_key_is_no_base_and_a_snapshot_is() -> None:
+    start = (copy(1, "snapshot"), mark(99, 1), mark(200, 50), copy(2))
+    assert found(told(*start), {0: 9}, keyless=(1, 2)) is None, "a stream cannot say that it replaces the table"
+    keyed = found(told(*start, mark(250, 55), copy(3)), {0: 9}, keyless=(1, 2))
+    assert keyed is not None
+    assert (keyed.offsets, [book.number for book in keyed.skipped]) == ({0: 55}, [1, 2])
+    fresh = told(*start, copy(3, "snapshot", generation=2), mark(300, 60, generation=2))
+    begins = found(fresh, {0: 55}, keyless=(1, 2, 3))
     assert begins is not None
     assert begins.offsets == {0: 60}
 

@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.core.feeds.floors import Around, Stream, held, lost, moves
+from millrace.core.feeds.floors import Around, Stream, held, lost, moved_on, moves, settled
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import PositionKey, StoredPosition, TargetEnd, WriterId
 
@@ -101,6 +101,16 @@ def test_F10_after_two_looks_what_stands_is_what_is_wanted_and_never_above(
         unsure = found.doubted
     assert standing.keys() == wanted.keys()
     assert all(standing[one] >= offset for one, offset in wanted.items())
+
+
+def test_F10_a_floor_moves_to_where_it_could_have_stood_a_look_ago() -> None:
+    assert settled({tp(TABLE): 9, tp(COPY): 0, tp(TARGET): 4}, {tp(TABLE): 5, tp(TARGET): 7}) == {
+        tp(TABLE): 5, tp(COPY): 0, tp(TARGET): 4}
+
+
+def test_F10_who_has_moved_on_since_it_was_released_may_have_all_that_it_needs() -> None:
+    released = {tp(TABLE): 5, tp(TARGET): 9, tp(COPY): 0}
+    assert moved_on({tp(TABLE): 6, tp(TARGET): 9, tp(QUARANTINE): 3}, released) == {tp(TABLE): 6}
 
 
 def test_F10_what_was_released_or_cut_below_a_position_is_lost() -> None:

@@ -74,6 +74,18 @@ def test_F10_a_table_that_lost_something_leaves_and_says_why() -> None:
     assert feed.releasing.step() == [], "nothing to begin with"
 
 
+def test_S10_F10_of_a_table_without_a_key_it_is_said_that_a_copy_does_not_help() -> None:
+    feed = Feed()
+    for table in (T, U):
+        feed.lose(table)
+        feed.end(table)
+    feed.releasing.keyless = {T}
+    said = feed.releasing.waits_for(T)
+    assert "no key" in said
+    assert "changefeed update --tables" in said, "what to do instead"
+    assert "no key" not in feed.releasing.waits_for(U)
+
+
 def test_F10_it_begins_anew_with_its_copy_under_a_fresh_epoch() -> None:
     feed = Feed()
     feed.lose()

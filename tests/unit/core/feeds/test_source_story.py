@@ -83,3 +83,22 @@ def test_C6_marks_are_folded_until_somebody_takes_them() -> None:
     assert story.take_mark() is None
     story.replay(2, Mark(1, 17, "s", 1, False, ()))
     assert story.take_mark() == (17, {}, False)
+
+
+def test_S10_whether_a_table_has_a_key_is_told_by_its_last_version() -> None:
+    keyless = TableSchema(OID, "public", "t", "f", (Column("x", 25),))
+    story = SourceStory(SPEC)
+    assert not story.is_keyless(OID)
+    story.replay(0, version(keyless))
+    assert story.is_keyless(OID)
+    for offset, record in enumerate(altered(table("t", "x"), 20), 1):
+        story.replay(offset, record)
+    assert not story.is_keyless(OID)
+    assert [story.is_keyless(OID, at) for at in range(4)] == [True, False, False, False]
+    story.replay(3, version(table("t", "x"), generation=2))
+    assert not story.is_keyless(OID, 2), "said again"
+    story.replay(4, version(keyless))
+    assert story.is_keyless(OID, 3)
+    keyed = SourceStory(SPEC)
+    keyed.replay(5, version(table("t")))
+    assert not keyed.is_keyless(OID, 1), "as long as anybody knows"

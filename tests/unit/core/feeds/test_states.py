@@ -66,3 +66,13 @@ def test_C8_back_off_doubles_up_to_a_bound() -> None:
     assert retry_wait(1).most_s == limits.FEED_RETRY_MIN_S
     assert retry_wait(2).most_s == 2 * limits.FEED_RETRY_MIN_S
     assert retry_wait(99).most_s == limits.FEED_RETRY_MAX_S
+
+
+def test_K3_F10_who_cannot_prove_is_named_until_it_can() -> None:
+    health = Health()
+    error = FeedError(code="cannot_prove", kind=classify("cannot_prove", "isolate"), table=T, span=1)
+    health.reported(DispatcherReport(1, 1, "working", error))
+    health.reported(report(2, "isolate", table=U))
+    assert health.unproved == {T}
+    health.reported(report(1, None))
+    assert health.unproved == set()

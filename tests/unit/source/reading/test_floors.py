@@ -27,13 +27,16 @@ def test_F10_a_reader_holds_what_its_successor_scans_and_a_former_one_moves_noth
         progress = TopicPartition((await log.client.topic(progress_topic(SOURCE))).id, 0)
         t, u = (TopicPartition(log.ids[one.oid], 0) for one in (T, U))
         reader = ReaderFloors(log.client, SOURCE, 4)
-        await reader.move({})
+        await reader.move(None)
         assert (await floors.of_owner(source_owner(SOURCE))).held == {progress: 0}, "before the first mark"
         await reader.move({(T.oid, 0): 3, (U.oid, 0): 2, (99, 0): 1})
         assert (await floors.of_owner(source_owner(SOURCE))).held == {progress: 0, t: 3, u: 2}
         for _ in range(2):
             await reader.move({(T.oid, 0): 5})               # the other table was dropped
         assert (await floors.of_owner(source_owner(SOURCE))).held == {progress: 0, t: 5}
+        for _ in range(3):
+            await reader.move(None)                          # a generation begins: its first mark does not stand yet
+        assert (await floors.of_owner(source_owner(SOURCE))).held == {progress: 0, t: 5}, "a start now scans from there"
         await ReaderFloors(log.client, SOURCE, 5).move({(T.oid, 0): 5})
         assert (await floors.of_owner(source_owner(SOURCE))).epoch == 5
         with pytest.raises(Superseded):
