@@ -41,8 +41,9 @@ log = get_logger(__name__)
 class FeedRounds:
     def __init__(
         self, feed: str, client: LogClient, jobs: Jobs, ports: Ports, *, cores: int, deadline_s: float,
-        passed: Callable[[], DdlPosition], pace: Pace,
+        passed: Callable[[], DdlPosition], pace: Pace, starting: Callable[[], int],
     ) -> None:
+        """`starting`: how many are being taken over."""
         self._feed, self._client, self._ports = feed, client, ports
         self._deadline_s, self._passed = deadline_s, passed
         self._hosted: dict[Dispatcher, Hosted] = {}
@@ -52,7 +53,7 @@ class FeedRounds:
         self._around = LooksAround()
         self._wake, self._tasks = asyncio.Event(), Tasks(f"rounds of {feed}")
         self.breaker = SinkBreaker(feed, ports, self._decider, pace, now=asyncio.get_running_loop().time,
-                                   here=lambda: len(self._hosted), forgive=self._forgive)
+                                   here=lambda: len(self._hosted) + starting(), forgive=self._forgive, wake=self.wake)
         self._jobs = FeedJobs(feed, jobs, ports, self._decider, self.breaker, self.wake)
         self._tasks.start(self._run())
 
@@ -61,8 +62,6 @@ class FeedRounds:
         now = asyncio.get_running_loop().time()
         hosted.began(now, now + self._ports.random.uniform(0.0, limits.LOOK_AROUND_S))     # not all of them at once
         self._hosted[hosted.dispatcher] = hosted
-        if hosted.parts and hosted.trouble is None and hosted.stands.standing is Standing.WORKING:
-            self.breaker.taken_over(hosted.dispatcher.span)
         self.wake()
 
     def drop(self, dispatcher: Dispatcher) -> None:
@@ -204,7 +203,7 @@ class FeedRounds:
         if again is not None and again > now:            # else there was nobody for another job
             waits.append(again - now)
         if self.breaker.is_open:
-            waits.append(max(limits.ROUND_SETTLE_S, self.breaker.machine.next_at() - now))
+            waits.append(self.breaker.wait_s())
         free, busy = {hosted.dispatcher for hosted in self._free()}, self._decider.busy
         if any(one not in free and one.span not in busy for one in self._hosted):
             waits.append(limits.FEED_RETRY_MIN_S)        # it waits after an error: nobody else tells when that is over
