@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import support_json as judge
+from millrace import limits
 from millrace.changefeed.dispatching.data_path import DataPath, Described
 from millrace.changefeed.dispatching.feed_jobs import Jobs
 from millrace.changefeed.feeds.manager_host import ManagerHost
@@ -268,14 +269,16 @@ Make = Callable[..., Capture]
 Story = Callable[[Shop, LocalJobs, Make], Awaitable[None]]
 
 
-def play(cluster: Cluster, story: Story, *, partitions: int = 1) -> None:
+def play(
+    cluster: Cluster, story: Story, *, partitions: int = 1, client_deadline_s: float = limits.CLIENT_DEADLINE_S
+) -> None:
     """A story about a shop of its own. `Make`: one more capture, with these settings of tables."""
-    asyncio.run(_played(tuple(cluster.bootstrap.split(",")), story, partitions))
+    asyncio.run(_played(tuple(cluster.bootstrap.split(",")), story, partitions, client_deadline_s))
 
 
-async def _played(bootstrap: tuple[str, ...], story: Story, partitions: int) -> None:
+async def _played(bootstrap: tuple[str, ...], story: Story, partitions: int, client_deadline_s: float) -> None:
     jobs, captures = LocalJobs(), list[Capture]()
-    async with LogClient(bootstrap) as client:
+    async with LogClient(bootstrap, deadline_s=client_deadline_s) as client:
         shop = Shop(client, f"shop{next(_sources)}", partitions)
         await shop.make()
 

@@ -92,6 +92,7 @@ SOURCE_NAME_CHARS_MAX = 40         # names become parts of topics, slots (63 cha
 COPY_CHUNK_BYTES = 64 * MIB        # of a table, per chunk: a second or two; little to repeat, and no lock for longer
 COPY_CHUNKS_MAX = 4_096            # of one copy: its plan is one durable record; larger tables get larger chunks
 COPY_PLAN_BYTES_MAX = 256 * KIB    # bounds in that record: keys may be long, a store's value may not
+COPY_EMPTY_TOGETHER = 500          # copies of empty tables that are done by one record each, in one append
 COPY_PARALLEL = 2                  # chunks of one source read at a time: what a copy may take of the database
 COPY_READ_BYTES = 4 * MIB          # decoded at once: the column code is fastest around here
 COPY_RECORD_BYTES = 1 * MIB - 4 * KIB  # a record of rows, so that its batch stays below Kafka's default limit

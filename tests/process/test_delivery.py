@@ -8,6 +8,7 @@ the target once, keys in their order [V11, K3, K5, P5].
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import pytest
 
 from millrace.core.delivery.takeover import Takeover
 from millrace.core.delivery.taking import State
+from millrace.errors import MillraceError
 from millrace.log.client import LogClient
 from millrace.model.positions import Point
 from millrace.model.rounds import Work, WorkResult
@@ -48,6 +50,15 @@ class World:
     def name_of(self, topic_id: UUID) -> str:
         return next(name for name, found in self.route.ids.items() if found == topic_id)
 
+    def fencing(self) -> contextlib.AbstractAsyncContextManager[None]:
+        return contextlib.nullcontext()
+
+    def refused(self, error: MillraceError) -> None:
+        self.count["refused"] += 1
+
+    def took(self) -> None:
+        self.count["fenced"] += 1
+
     async def at(self) -> Point:
         return (await self.route.positions.read(self.route.key)).at
 
@@ -59,7 +70,7 @@ class World:
 
     async def _dispatcher(self, machine: Takeover) -> None:
         """Rounds under one epoch, until it ends or is forgotten."""
-        taker = Taker(machine, self.route.client, self.route.home, self)
+        taker = Taker(machine, self.route.client, self.route.home, self, self)
         while True:
             await taker.run()
             if machine.state is State.ENDED or machine.position is None or machine.position.at >= self.end:

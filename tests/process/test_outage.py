@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from millrace import limits
 from millrace.model.positions import Point
+from millrace.model.quarantine import quarantine_topic
 from support_cluster import Cluster
 from support_data_path import FEED, Capture, LocalJobs, Make, Shop, play, until
 from support_mover import insert
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.timeout(90)
 DISPATCHERS, ROWS, OUTAGE_S = 48, 3, 6.0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster() -> Iterator[Cluster]:
     with Cluster(3) as running:
         yield running
@@ -75,6 +76,9 @@ def test_V12_a_sink_that_takes_no_writes_pauses_all_and_all_go_on_together(clust
         assert len(set(spans)) == len(spans), "another one each time"
         assert (errors(here), here.epoch) == (0, epoch), "clocks and budgets stand still"
 
+        works = [len(plan.works) for job in jobs.jobs[:before] for plan in job]
+        assert max(works) == DISPATCHERS // 2, "all shared a job when it began"
+
         await ask_for(cluster, shop.target, 2)
         ended, before = time.monotonic(), len(jobs.jobs)
         await stand(shop, here, 2)
@@ -86,3 +90,32 @@ def test_V12_a_sink_that_takes_no_writes_pauses_all_and_all_go_on_together(clust
         assert await shop.delivered() == dict.fromkeys(wanted, 1)
 
     play(cluster, story, partitions=DISPATCHERS)
+
+
+def test_V12_an_outage_that_begins_before_anybody_has_started_is_noticed_by_fences(cluster: Cluster) -> None:
+    async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
+        for topic, partitions in ((shop.target, 2), (quarantine_topic(FEED), limits.QUARANTINE_PARTITIONS)):
+            await shop.client.create_topic(topic, partitions=partitions, replication_factor=3)
+        await ask_for(cluster, shop.target, 3)
+        await asyncio.to_thread(cluster.kill, 2)
+        await bring(shop)
+        here = capture()
+        here.start(2, *((partition,) for partition in range(DISPATCHERS)))
+        await until(lambda: here.path.report(FEED).outage is not None, "the breaker is open", 20.0)
+        await asyncio.sleep(OUTAGE_S)
+        report = here.path.report(FEED)
+        assert report.outage is not None
+        assert "not_enough_replicas" in report.outage.error.message
+        assert 1 <= report.probes <= OUTAGE_S
+        assert (errors(here), here.epoch, jobs.jobs) == (0, DISPATCHERS + 2, []), "nobody was placed again, nothing ran"
+
+        await ask_for(cluster, shop.target, 2)
+        ended = time.monotonic()
+        await stand(shop, here, 1)
+        print(f"all delivered {time.monotonic() - ended:.1f} s after the outage")
+        assert time.monotonic() - ended < limits.BREAKER_PROBE_MAX_S + 5.0
+        assert here.path.report(FEED).outage is None
+        wanted = ((p, Point(0, r)) for p in range(DISPATCHERS) for r in range(ROWS))
+        assert await shop.delivered() == dict.fromkeys(wanted, 1)
+
+    play(cluster, story, partitions=DISPATCHERS, client_deadline_s=4.0)

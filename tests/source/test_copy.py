@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,12 +23,13 @@ from millrace.errors import MillraceError
 from millrace.model.progress import ChunksAbandoned, HighMark, LowMark, Manifest
 from millrace.ops.processes import start_time
 from millrace.source.copying.attempt import ChunkProgress, ChunkResult, ChunkTask, run_chunk
+from millrace.source.copying.chunks import empty_in
 from millrace.source.copying.out import _by_libpq, copy_out
 from millrace.source.copying.processes import ProcessRunner
 from millrace.source.copying.snapshot import SnapshotHolder
 from millrace.source.database.connect import Database
 from support_cluster import Cluster, wait_for
-from support_copies import Source, bounded, until
+from support_copies import Source, ThreadRunner, bounded, until
 from support_postgres import ask, run
 
 SMALL = 64 * 1024        # chunks of eight blocks
@@ -493,5 +494,64 @@ def test_S4_a_held_snapshot_can_be_imported_until_it_is_let_go_or_its_time_is_ov
         with pytest.raises(MillraceError):
             await SnapshotHolder(Database(swept18_url)).hold(name)
         await brief.release()
+
+    bounded(main())
+
+
+def test_S4_a_table_is_empty_in_a_snapshot_only_by_proof(swept18_url: str) -> None:
+    shown = ("rows", "deleted", "truncated", "rewritten", "truncated_and_filled")
+    hidden = ("empty", "no_key", "filled", "emptied_before")
+    run(swept18_url, *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in (*shown, *hidden) if name != "no_key"),
+        "CREATE TABLE no_key (id int)", *(f"INSERT INTO {name} VALUES (1)" for name in (*shown, "emptied_before")),
+        "TRUNCATE emptied_before", "CREATE TABLE gone (id int PRIMARY KEY)",
+        "CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    oids = dict(ask(swept18_url, "SELECT relname::text, oid::bigint FROM pg_class WHERE relnamespace ="
+                                 " 'public'::regnamespace AND relkind IN ('r', 'p')"))
+
+    async def main() -> None:
+        holder = SnapshotHolder(Database(swept18_url))
+        with psycopg.connect(swept18_url) as exporter:
+            exporter.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            [exported] = exporter.execute("SELECT pg_export_snapshot()").fetchone() or [""]
+            name = await holder.hold(exported)
+        run(swept18_url, "DELETE FROM deleted", "VACUUM deleted", "TRUNCATE truncated", "DELETE FROM rewritten",
+            "VACUUM FULL rewritten", "TRUNCATE truncated_and_filled", "INSERT INTO truncated_and_filled VALUES (2)",
+            "INSERT INTO filled VALUES (1)", "DROP TABLE gone", "CREATE TABLE later (id int PRIMARY KEY)")
+        later = ask(swept18_url, "SELECT 'later'::regclass::oid::bigint")[0][0]
+        async with await Database(swept18_url).connect() as connection:
+            found = await empty_in(connection, name, [*oids.values(), later])
+            assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        await holder.release()
+        names = {oid: name for name, oid in oids.items()}
+        assert {names[oid] for oid in found.files} == {"empty", "no_key", "emptied_before"}
+        assert found.snapshot.count(":") == 2
+
+    bounded(main())
+
+
+def test_S4_empty_tables_are_copied_without_a_worker_and_the_others_by_one(
+    swept18_url: str, bootstrap: tuple[str, ...]
+) -> None:
+    fill(swept18_url, 10)
+    run(swept18_url, *(f"CREATE TABLE e{n} (id int PRIMARY KEY)" for n in range(5)), "CREATE TABLE e5 (id int)")
+
+    read: list[str] = []
+
+    class Recording(ThreadRunner):
+        async def run(self, task: ChunkTask, report: Callable[[ChunkProgress], None]) -> ChunkResult:
+            read.append(task.table.name)
+            return await super().run(task, report)
+
+    async def main() -> None:
+        async with Source(swept18_url, bootstrap) as source:
+            copier = source.copier(runner=Recording())
+            await source.plan_initial(copier)
+            run(swept18_url, "INSERT INTO e0 VALUES (1)")        # the stream's, not the copy's
+            async with source.running(copier):
+                await source.done()
+            assert sorted(len(one.ranges) > 0 for one in source.manifests()) == [False] * 6 + [True]
+            assert read == ["t"]
+            counted = [one for one in source.counted() if one.oid == source.tables["t"].oid]
+            assert source.rows(counted) == source.table_rows("t")
 
     bounded(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -13,12 +14,13 @@ import pytest
 from millrace.errors import PublicationMissing, SlotActive, SourceError, SourceNotPermitted, TimedOut
 from millrace.model.sources import SourceSpec
 from millrace.model.tables import IDENTITY_FULL
+from millrace.source.database import setup as making
 from millrace.source.database.catalog import table_of
 from millrace.source.database.connect import Database
 from millrace.source.database.guard import free_slot, slot_state
-from millrace.source.database.setup import Prepared, Setup, published
-from millrace.source.database.sql import publish
+from millrace.source.database.setup import TOGETHER, Prepared, Setup, published
 from millrace.source.server.embedded import PostgresServer
+from support_cluster import wait_for
 from support_postgres import TRAPS, ask, database, run, update_all
 
 HOSTILE = ['it"s', "sp ace.d%ot", "../..", "Größe", "x" * 63]
@@ -269,7 +271,7 @@ def test_S11_a_table_whose_key_goes_between_check_and_publication_is_not_publish
     """Planted: the look says there is a key, the look under the lock says there is none."""
     run(swept18_url, "CREATE TABLE a (id int PRIMARY KEY)")
 
-    async def race() -> tuple[Any, Any]:
+    async def race() -> tuple[bool, Any, Any]:
         setup = setup_of(swept18_url)
         await setup.ensure()
         async with await Database(swept18_url).connect() as connection:
@@ -277,13 +279,49 @@ def test_S11_a_table_whose_key_goes_between_check_and_publication_is_not_publish
             seen = await table_of(connection, oid)
             run(swept18_url, f"ALTER PUBLICATION {setup.publication} DROP TABLE a",
                 "ALTER TABLE a DROP CONSTRAINT a_pkey")
-            why = await setup._publish_one(connection, seen, publish(setup.publication, "public", "a"))
-            return why, await published(connection, setup.publication)
+            together = await setup._publish_together(connection, [seen])
+            why = await setup._publish_one(connection, seen)
+            return together, why, await published(connection, setup.publication)
 
-    why, inside = asyncio.run(race())
+    together, why, inside = asyncio.run(race())
+    assert not together
     assert "no primary key" in why.reason
     assert inside == frozenset()
     run(swept18_url, "INSERT INTO a VALUES (1)", "UPDATE a SET id = 2")
+
+
+def test_S11_whoever_holds_a_table_is_not_waited_for_with_locks_on_others_in_hand(
+    swept18_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that locks one table, then another, while both are to be published: it is never a deadlock."""
+    monkeypatch.setattr(making, "LOCK_S", 2)
+    run(swept18_url, *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in "abc"))
+    with psycopg.connect(swept18_url) as application:
+        application.execute("SET deadlock_timeout = '10ms'")
+        application.execute("LOCK TABLE b IN SHARE UPDATE EXCLUSIVE MODE")
+        with ThreadPoolExecutor(1) as other:
+            prepared = other.submit(ensure, swept18_url)
+            wait_for(lambda: ask(swept18_url, "SELECT 1 FROM pg_locks WHERE NOT granted"), "it waits for one of them")
+            application.execute("LOCK TABLE a IN SHARE UPDATE EXCLUSIVE MODE")
+            (why,) = prepared.result().unfit
+    assert (why.table.name, "lock timeout" in why.reason) == ("b", True)
+    assert [t.name for t in prepared.result().tables] == ["a", "c"]
+    assert [t.name for t in ensure(swept18_url).tables] == ["a", "b", "c"]
+
+
+def test_S1_many_tables_are_published_by_few_statements(swept18_url: str) -> None:
+    run(swept18_url, *(f"CREATE TABLE t{n} (id int PRIMARY KEY)" for n in range(TOGETHER + 1)),
+        "CREATE TABLE parent (id int PRIMARY KEY)", "CREATE TABLE child () INHERITS (parent)")
+    before = transactions(swept18_url)
+    prepared = ensure(swept18_url)
+    assert len(prepared.tables) == len(prepared.added) == TOGETHER + 2
+    assert [why.table.name for why in prepared.unfit] == ["child"], "a table of its own, and without a key"
+    assert transactions(swept18_url) - before < TOGETHER
+
+
+def transactions(url: str) -> int:
+    """That had a number: they wrote."""
+    return int(ask(url, "SELECT pg_current_xact_id()::text")[0][0])
 
 
 def test_S11_a_table_whose_key_was_dropped_leaves_the_publication_and_comes_back_with_a_key(swept_url: str) -> None:

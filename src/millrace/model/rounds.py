@@ -102,13 +102,21 @@ class TaskPlan(msgspec.Struct, frozen=True, dict=True):
 
 class WorkResult(msgspec.Struct, frozen=True):
     """`unclaimed`: another execution of the same plan has the claim, so this one did nothing: its worker has died, or
-    the plan was sent twice."""
+    the plan was sent twice. `untried`: it was not begun, since the sink takes no writes of others [V12]."""
 
     dispatcher: Dispatcher
     result: WriteResult
     unclaimed: bool = False
     read_bytes: int = 0
     took_ms: int = 0
+    untried: bool = False
+
+
+def untried(work: Work) -> WorkResult:
+    """It has its claim, and nothing was sent."""
+    plan = work.plan
+    return WorkResult(
+        work.dispatcher, WriteResult(plan.round, "partial", plan.from_, sequences=plan.sequences), untried=True)
 
 
 def unknown(work: Work, error: str, *, unclaimed: bool = False, took_ms: int = 0) -> WorkResult:

@@ -21,8 +21,10 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from millrace import limits
-from millrace.errors import MillraceError
-from millrace.model.rounds import TaskPlan, Work, WorkResult, decode_task_plan, encode, unknown
+from millrace.core.delivery.breaker import Trial
+from millrace.core.delivery.failures import of_text
+from millrace.errors import DeliveryTransient, MillraceError
+from millrace.model.rounds import TaskPlan, Work, WorkResult, decode_task_plan, encode, unknown, untried
 
 RESULTS = pa.schema([("span", pa.int64()), ("result", pa.binary())])
 T = TypeVar("T")
@@ -95,34 +97,44 @@ Move = Callable[[Work], Coroutine[Any, Any, WorkResult]]
 
 
 async def claimed(mover: Mover, plan: TaskPlan, move: Move) -> list[WorkResult]:
-    """Every work that is granted is moved."""
+    """Every work that is granted is moved, unless the sink takes nothing of those before it [V12]."""
     try:
         async with asyncio.timeout(limits.CLAIM_S):
             granted = frozenset(await mover.claim(plan))
     except (MillraceError, OSError) as error:           # TimeoutError is one of the latter: nothing is claimed for sure
         return [unknown(work, f"claim: {_said(error)}") for work in plan.works]
-    turns = asyncio.Semaphore(limits.TASK_CONCURRENT_MAX)
+    turns, trial = asyncio.Semaphore(limits.TASK_CONCURRENT_MAX), Trial()
     return await asyncio.gather(*(
-        _moved(move, work, turns) if n in granted else _left(work) for n, work in enumerate(plan.works)
+        _in_turn(move, work, turns, trial) if n in granted else _left(work) for n, work in enumerate(plan.works)
     ))
 
 
-async def _moved(move: Move, work: Work, turns: asyncio.Semaphore) -> WorkResult:
-    """Never raises: whatever one dispatcher's work does is its own result. Its time counts from its turn."""
+async def _in_turn(move: Move, work: Work, turns: asyncio.Semaphore, trial: Trial) -> WorkResult:
     async with turns:
-        began = time.monotonic()
+        if trial.is_hopeless:
+            return untried(work)
+        moved = await _moved(move, work)
+        result = moved.result
+        stayed = result.outcome != "done" and result.to == work.plan.from_
+        trial.ended(failed=stayed and isinstance(of_text(result.error), DeliveryTransient))
+        return moved
 
-        def failed(what: str) -> WorkResult:
-            return unknown(work, what, took_ms=int((time.monotonic() - began) * 1000))
 
-        try:
-            async with asyncio.timeout(work.deadline_s):
-                return await move(work)
-        except TimeoutError as error:
-            late = time.monotonic() - began >= work.deadline_s
-            return failed(f"not done within {work.deadline_s:g} s" if late else _said(error))
-        except Exception as error:
-            return failed(_said(error))
+async def _moved(move: Move, work: Work) -> WorkResult:
+    """Never raises: whatever one dispatcher's work does is its own result. Its time counts from its turn."""
+    began = time.monotonic()
+
+    def failed(what: str) -> WorkResult:
+        return unknown(work, what, took_ms=int((time.monotonic() - began) * 1000))
+
+    try:
+        async with asyncio.timeout(work.deadline_s):
+            return await move(work)
+    except TimeoutError as error:
+        late = time.monotonic() - began >= work.deadline_s
+        return failed(f"not done within {work.deadline_s:g} s" if late else _said(error))
+    except Exception as error:
+        return failed(_said(error))
 
 
 async def _left(work: Work) -> WorkResult:

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import Malformed, NewerFormat, Unreachable
-from millrace.limits import TASK_CONCURRENT_MAX
+from millrace.limits import BREAKER_FAILED_MIN, TASK_CONCURRENT_MAX
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, PositionKey
 from millrace.model.rounds import VERSION, TaskPlan, Work, WorkResult, decode_result, decode_task_plan, encode, unknown
 from millrace.model.spans import Dispatcher
-from millrace.model.writes import WritePlan, WriteResult
+from millrace.model.writes import NextSequence, WritePlan, WriteResult
 from millrace.pipeline import task
 
 TOPIC = UUID(int=1)
@@ -26,7 +26,8 @@ TOPIC = UUID(int=1)
 
 def work(span: int, *, deadline_s: float = 5.0) -> Work:
     target = TopicPartition(TOPIC, 0)
-    plan = WritePlan(PositionKey("f", TOPIC, span), 7, 3, 1, 7, Point(5, 0), Point(9, 0), 0, (target,), target)
+    plan = WritePlan(PositionKey("f", TOPIC, span), 7, 3, 1, 7, Point(5, 0), Point(9, 0), 0, (target,), target,
+                     sequences=(NextSequence(TOPIC, 0, 4),))
     return Work(Dispatcher(span, 7), plan, deadline_s=deadline_s)
 
 
@@ -42,7 +43,7 @@ class Probe:
     def __init__(self, setup: bytes) -> None:
         type(self).made += 1
         self.setup = setup
-        self.running = self.most = 0
+        self.running = self.most = self.moved = 0
         self.closed = False
 
     async def claim(self, plan: TaskPlan) -> Collection[int]:
@@ -51,10 +52,13 @@ class Probe:
         return [n for n, one in enumerate(plan.works) if one.dispatcher.span != 13]
 
     async def move(self, plan: TaskPlan, work: Work) -> WorkResult:
+        self.moved += 1
         self.running += 1
         self.most = max(self.most, self.running)
         await asyncio.sleep(0)
         self.running -= 1
+        if self.setup == b"no writes" or (self.setup == b"one write" and work.dispatcher.span > 20):
+            raise Unreachable("nobody answers")
         if work.dispatcher.span == 1:
             raise ValueError("bad row")
         if work.dispatcher.span == 2:
@@ -109,6 +113,26 @@ def test_memory_of_a_worker_is_bounded(worker: task.Worker) -> None:
     (mover,) = worker._movers.values()
     assert isinstance(mover, Probe)
     assert mover.most == TASK_CONCURRENT_MAX
+
+
+def test_V12_where_the_sink_takes_nothing_of_the_first_works_the_others_are_not_tried(worker: task.Worker) -> None:
+    works = [work(span) for span in range(20, 120)]
+    results = worker.run(plan(*works, setup=b"no writes"))
+    (mover,) = worker._movers.values()
+    assert isinstance(mover, Probe)
+    tried, left = results[:mover.moved], results[mover.moved:]
+    assert BREAKER_FAILED_MIN <= len(tried) < 2 * TASK_CONCURRENT_MAX
+    assert all(one.result.outcome == "unknown" and not one.untried for one in tried)
+    assert all(one.untried and not one.unclaimed for one in left)
+    assert {(one.result.outcome, one.result.to, one.result.sequences) for one in left} == {
+        ("partial", Point(5, 0), works[0].plan.sequences)}, "nothing was sent: numbers go on as before"
+    assert works[0].plan.sequences
+
+
+def test_P2_one_that_delivers_makes_all_others_worth_it(worker: task.Worker) -> None:
+    results = worker.run(plan(*(work(span) for span in range(20, 120)), setup=b"one write"))
+    assert not any(one.untried for one in results)
+    assert [one.result.outcome for one in results] == ["done", *["unknown"] * 99]
 
 
 def test_a_job_runs_each_plan_in_its_own_task(worker: task.Worker) -> None:

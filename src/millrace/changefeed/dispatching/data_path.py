@@ -20,6 +20,7 @@ from millrace.changefeed.dispatching.feed_rounds import FeedRounds
 from millrace.changefeed.dispatching.hosted import Hosted
 from millrace.changefeed.dispatching.parts import Around, StreamPart
 from millrace.changefeed.dispatching.progress import SourceProgress
+from millrace.changefeed.dispatching.sink_breaker import SinkTurns
 from millrace.changefeed.feeds.ports import DispatchingReport, Rounds, Work
 from millrace.changefeed.feeds.tasks import Tasks
 from millrace.changefeed.shapes import Shapes
@@ -160,7 +161,8 @@ class DataPath:
         except UserError as error:
             hosted.refused = self._error(error, whose)
             return hosted
-        around = Around(self._client, progress, shapes, work)
+        around = Around(
+            self._client, progress, shapes, work, SinkTurns(self._feed(work.feed).breaker, work.dispatcher))
         hosted.parts = tuple(
             StreamPart(around, (topic_id, topic), partition) for partition in work.span.partitions)
         return hosted
@@ -182,5 +184,6 @@ class DataPath:
         if feed not in self._feeds:
             self._feeds[feed] = FeedRounds(
                 feed, self._client, self._jobs, self._ports, cores=self._cores, deadline_s=self._deadline_s,
-                passed=partial(self._passed, feed), pace=self._pace)
+                passed=partial(self._passed, feed), pace=self._pace,
+                starting=lambda: sum(one == feed for one, _ in self._starting))
         return self._feeds[feed]

@@ -87,7 +87,7 @@ class FeedJobs:
         for dispatcher, ones in by_host.items():
             if dispatcher.span in excused:
                 self._troubled.pop(dispatcher.span, None)
-            else:
+            elif not all(one.untried for one in ones):
                 self._remember(ones, planned.sent, told=isinstance(ending, Returned))
         self._settle(job, ending, planned.sent, excused)
         self._wake()                                     # whoever waited for this job need not wait for its results
@@ -200,7 +200,8 @@ class FeedJobs:
             _, part, from_ = sent[one.result.round]
             if present:
                 part.machine.result(one.result)
-                part.moved(one.result, from_)
+                if not one.untried:
+                    part.moved(one.result, from_)
             else:
                 part.machine.lost(one.result.round, "its dispatcher is gone")
         storing = [part for part in hosted.all_parts if part.machine.state is State.STORING]

@@ -24,6 +24,7 @@ from millrace.changefeed.dispatching.sink_breaker import SinkBreaker
 from millrace.changefeed.feeds.tasks import Tasks
 from millrace.core.delivery.breaker import Pace
 from millrace.core.delivery.failures import feed_error, lasting, of_ours
+from millrace.core.delivery.looks_around import LooksAround
 from millrace.core.delivery.rounds import Rounds
 from millrace.core.delivery.source_marks import Look
 from millrace.core.delivery.standing import Standing
@@ -40,18 +41,19 @@ log = get_logger(__name__)
 class FeedRounds:
     def __init__(
         self, feed: str, client: LogClient, jobs: Jobs, ports: Ports, *, cores: int, deadline_s: float,
-        passed: Callable[[], DdlPosition], pace: Pace,
+        passed: Callable[[], DdlPosition], pace: Pace, starting: Callable[[], int],
     ) -> None:
+        """`starting`: how many are being taken over."""
         self._feed, self._client, self._ports = feed, client, ports
         self._deadline_s, self._passed = deadline_s, passed
         self._hosted: dict[Dispatcher, Hosted] = {}
         self._decider, self._round = Rounds(cores), count(1)
         self._looks: set[Look] = set()                   # for markers, under way
         self._refreshing, self._refresh_failed = False, False
-        self._passed_over, self._more_looks = False, False   # somebody waits for the end of a look, of all looks
+        self._around = LooksAround()
         self._wake, self._tasks = asyncio.Event(), Tasks(f"rounds of {feed}")
         self.breaker = SinkBreaker(feed, ports, self._decider, pace, now=asyncio.get_running_loop().time,
-                                   here=lambda: len(self._hosted), forgive=self._forgive)
+                                   here=lambda: len(self._hosted) + starting(), forgive=self._forgive, wake=self.wake)
         self._jobs = FeedJobs(feed, jobs, ports, self._decider, self.breaker, self.wake)
         self._tasks.start(self._run())
 
@@ -60,8 +62,6 @@ class FeedRounds:
         now = asyncio.get_running_loop().time()
         hosted.began(now, now + self._ports.random.uniform(0.0, limits.LOOK_AROUND_S))     # not all of them at once
         self._hosted[hosted.dispatcher] = hosted
-        if hosted.parts and hosted.trouble is None and hosted.stands.standing is Standing.WORKING:
-            self.breaker.taken_over(hosted.dispatcher.span)
         self.wake()
 
     def drop(self, dispatcher: Dispatcher) -> None:
@@ -111,14 +111,14 @@ class FeedRounds:
     def _pass(self, now: float) -> float:
         """Starts what can be started. How long to wait at most, if nothing wakes us."""
         position, ready, due = self._passed(), dict[SpanId, Ready](), list[Hosted]()
-        self._passed_over, self._more_looks = False, False
+        self._around.pass_begins()
         for hosted in self._free():
             if self._must_wait(hosted):
                 continue
             if hosted.must_meet and not hosted.meeting:
                 self._meet(hosted)
             if not hosted.may_plan:
-                self._passed_over = True
+                self._around.waits()
                 continue
             goals = [goal for part in hosted.parts if (goal := self._goal(hosted, part, position)) is not None]
             if self.breaker.is_open:
@@ -203,7 +203,7 @@ class FeedRounds:
         if again is not None and again > now:            # else there was nobody for another job
             waits.append(again - now)
         if self.breaker.is_open:
-            waits.append(max(limits.ROUND_SETTLE_S, self.breaker.machine.next_at() - now))
+            waits.append(self.breaker.wait_s())
         free, busy = {hosted.dispatcher for hosted in self._free()}, self._decider.busy
         if any(one not in free and one.span not in busy for one in self._hosted):
             waits.append(limits.FEED_RETRY_MIN_S)        # it waits after an error: nobody else tells when that is over
@@ -246,47 +246,40 @@ class FeedRounds:
         self.wake()
 
     def _look(self, hosted: Hosted, now: float) -> None:
-        if sum(one.looking for one in self._hosted.values()) < limits.IDLE_LOOKS_MAX:
+        if self._around.begin(hosted.dispatcher, has_to=hosted.must_look):
             hosted.looking = True
-            self._tasks.start(self._look_around(hosted, now, has_to=hosted.must_look))
-        elif hosted.must_look:
-            self._passed_over = True
-        else:
-            self._more_looks = True                      # who only looks around is in no hurry
+            self._tasks.start(self._look_around(hosted, now))
 
-    async def _look_around(self, hosted: Hosted, now: float, *, has_to: bool) -> None:
-        """`has_to`: what it has to do waits for this look."""
-        error = await hosted.look_around(now)
+    async def _look_around(self, hosted: Hosted, now: float) -> None:
+        error: MillraceError | None = None
+        try:
+            error = await hosted.look_around(now)
+        finally:
+            again = self._around.ended(hosted.dispatcher, hosted.behind, failed=error is not None)
         if error is not None:
             log.info("a look between rounds failed", feed=self._feed, span=hosted.dispatcher.span, error=str(error))
             if not (error.retriable and self.breaker.look_failed(hosted.dispatcher.span, f"{error.code}: {error}")):
                 self._trouble(hosted, error)
-        if has_to or error is not None:
-            self.wake()
-        self._looked(hosted)
-
-    def _looked(self, *looked: Hosted) -> None:
-        """Hundreds that look around and find what they knew are no reason for a pass over all."""
-        more = self._more_looks and not any(one.looking for one in self._hosted.values())
-        if more or self._passed_over or any(
-                one.erring or not one.told or not one.may_plan or one.must_look for one in looked):
+        if again:
             self.wake()
 
     async def _refresh(self, due: list[Hosted], now: float) -> None:
         """Together, or from the second failure on each alone: then the one that is in trouble says so."""
+        failed = False
         try:
             await end_looks.refresh(self._client, due, now)
             self._refresh_failed = False
         except MillraceError as error:
+            failed = True
             log.info("a look at the ends of targets failed", feed=self._feed, dispatchers=len(due), error=str(error))
             alone = self._refresh_failed or not error.retriable
             for hosted in due if alone else ():
                 hosted.doubted = True
             self._refresh_failed = not alone
-            self.wake()
         finally:
             self._refreshing = False
-            self._looked(*due)
+            if self._around.all_ended((hosted.behind for hosted in due), failed=failed):
+                self.wake()
 
     def _trouble(self, hosted: Hosted, error: MillraceError) -> None:
         """Told as the error of a round: then it waits before it is free again."""

@@ -17,6 +17,7 @@ from millrace.changefeed.dispatching.parts import Part, StreamPart
 from millrace.changefeed.dispatching.progress import SourceProgress
 from millrace.changefeed.feeds.ports import Rounds, Work
 from millrace.core.delivery.failures import Whose
+from millrace.core.delivery.looks_around import Behind
 from millrace.core.delivery.standing import Standing, Stands, stands
 from millrace.core.delivery.taking import State
 from millrace.errors import MillraceError
@@ -95,6 +96,11 @@ class Hosted:
     def must_look(self) -> bool:
         """Before anything is planned: the list of its targets may be another one by now."""
         return self.doubted or not all(part.lister.is_complete for part in self.all_parts)
+
+    @property
+    def behind(self) -> Behind:
+        """A look that has ended."""
+        return Behind(erring=self.erring, untold=not self.told, may_plan=self.may_plan, must_look=self.must_look)
 
     def began(self, now: float, look_at: float) -> None:
         self.look_at = look_at

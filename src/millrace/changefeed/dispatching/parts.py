@@ -33,7 +33,7 @@ from millrace.model.spans import TablePartition
 from millrace.model.tables import TableSchema
 from millrace.model.writes import WriteResult
 from millrace.pipeline.kafka.home import LogHome
-from millrace.pipeline.kafka.takeover import Taker
+from millrace.pipeline.kafka.takeover import Taker, Turns
 
 
 class Around(NamedTuple):
@@ -43,6 +43,7 @@ class Around(NamedTuple):
     progress: SourceProgress
     shapes: Shapes
     work: Work
+    turns: Turns
 
 
 class Part:
@@ -57,7 +58,7 @@ class Part:
         self.lister = LogTargets(around.client, feed=work.feed, source=work.span.table.source, shapes=around.shapes,
                                  tables=self.versions)
         home = LogHome(around.client, maintainer=work.maintainer)
-        self.taker = Taker(self.machine, around.client, home, self.lister)
+        self.taker = Taker(self.machine, around.client, home, self.lister, around.turns)
 
     def versions(self) -> list[TableSchema]:
         """That rows at or beyond its position may have; the newest last."""

@@ -53,7 +53,8 @@ class Sent(NamedTuple):
     def failed(self, one: WorkResult) -> bool:
         """Nothing is known, or nothing went forward."""
         result = one.result
-        return result.outcome == "unknown" or (result.outcome == "partial" and result.to == self.from_)
+        stayed = result.outcome == "partial" and result.to == self.from_ and not one.untried
+        return result.outcome == "unknown" or stayed
 
 
 @dataclass(slots=True)

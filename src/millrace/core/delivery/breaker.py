@@ -44,6 +44,25 @@ class Heard(NamedTuple):
     others: Collection[SpanId] = ()
 
 
+class Trial:
+    """The works of one task. Where all fail by the sink, each by its whole deadline, those that have not begun are not
+    tried: the others' end says what there is to say, and says it soon. Whoever ends otherwise makes all worth it."""
+
+    __slots__ = ("_failed", "_worth_it")
+
+    def __init__(self) -> None:
+        self._failed, self._worth_it = 0, False
+
+    def ended(self, *, failed: bool) -> None:
+        """`failed`: transiently, and nothing went forward."""
+        self._failed += failed
+        self._worth_it = self._worth_it or not failed
+
+    @property
+    def is_hopeless(self) -> bool:
+        return not self._worth_it and self._failed >= limits.BREAKER_FAILED_MIN
+
+
 class Pace:
     """Of probes of one sink, whichever changefeeds' they are."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from millrace.core.decision import SourceDecision
 from millrace.core.sources.reader import NO_FLAWS
@@ -29,6 +29,7 @@ from millrace.model.sources import (
 )
 from millrace.model.tables import Lsn, Oid
 
+T = TypeVar("T")
 Kind = Literal["snapshot", "watermark"]
 
 _NEARLY = 0.95    # of a chunk: the most that one counts for while it is being read
@@ -144,6 +145,12 @@ class Figures:
         passed = self.chunks_done + self.under_way
         ended = passed - chunks_done_before
         return elapsed_s / ended * (self.chunks - passed) if ended > 0 else None
+
+
+def together(decisions: Iterable[SourceDecision[T]]) -> SourceDecision[list[T]]:
+    """Of things that do not touch each other: written at once."""
+    made = list(decisions)
+    return SourceDecision(tuple(record for one in made for record in one.records), [one.reply for one in made])
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from uuid import UUID
 
@@ -46,31 +47,58 @@ class Lister(Protocol):
     def name_of(self, topic_id: UUID) -> str: ...
 
 
+class Turns(Protocol):
+    """Fences are writes: while targets take none, not everybody tries [V12]."""
+
+    def fencing(self) -> AbstractAsyncContextManager[None]:
+        """Entered when it is this one's turn; then one of the two below."""
+
+    def refused(self, error: MillraceError) -> None: ...
+
+    def took(self) -> None:
+        """All fences stand."""
+
+
 class Taker:
-    def __init__(self, machine: Takeover, client: LogClient, home: Home, lister: Lister) -> None:
+    def __init__(self, machine: Takeover, client: LogClient, home: Home, lister: Lister, turns: Turns) -> None:
         self._machine, self._client, self._home, self._lister = machine, client, home, lister
-        self._loop = asyncio.get_running_loop()
+        self._turns, self._loop = turns, asyncio.get_running_loop()
 
     async def run(self) -> None:
         """Until the machine is ready for a round, or has ended; also after a round, to store its result."""
         backoff = Backoff(RealRandom())
         while self._machine.state not in SETTLED:
-            asked = await asyncio.gather(*(self._ask(ask) for ask in self._machine.wanted()))
-            if all(asked):
+            fencing = self._machine.state is State.FENCING
+            error = await (self._fence() if fencing else self._ask_all())
+            if error is None:
                 backoff.reset()
             elif self._machine.state not in SETTLED:
                 await asyncio.sleep(backoff.next_s())
 
-    async def _ask(self, ask: Ask) -> bool:
-        """Whether it was answered."""
+    async def _fence(self) -> MillraceError | None:
+        async with self._turns.fencing():
+            is_wanted = bool(self._machine.wanted())     # it may have been stopped while it waited
+            error = await self._ask_all()
+        if error is not None:
+            self._turns.refused(error)
+        elif is_wanted:
+            self._turns.took()
+        return error
+
+    async def _ask_all(self) -> MillraceError | None:
+        """The first of the errors that they met with."""
+        errors = await asyncio.gather(*(self._ask(ask) for ask in self._machine.wanted()))
+        return next((error for error in errors if error is not None), None)
+
+    async def _ask(self, ask: Ask) -> MillraceError | None:
         try:
             await self._answer(ask)
         except MillraceError as error:
             log.info("take-over waits", key=str(self._machine.key), epoch=self._machine.epoch,
                      state=self._machine.state.name, ask=type(ask).__name__, error=str(error))
             self._machine.refused(ask, error)
-            return False
-        return True
+            return error
+        return None
 
     async def _answer(self, ask: Ask) -> None:
         machine, key = self._machine, self._machine.key

@@ -56,6 +56,7 @@ class Books:
     found: dict[Attempt, ChunkResult] = field(default_factory=dict)
     pace: dict[int, Pace] = field(default_factory=dict)
     schemas: dict[int, TableSchema] = field(default_factory=dict)      # of the copies, as last named in `progress`
+    empty: dict[int, str] = field(default_factory=dict)                # copies without a row, and their snapshot
 
 
 def status_of(copy: Copy, figures: Figures, books: Books, now: float) -> CopyStatus:

@@ -115,6 +115,35 @@ async def plan_windows(conn: Connection, table: TableSchema, *, chunk_bytes: int
     return key_spans(table.oid, thin(await _sampled_bounds(conn, table, chunks=chunks, blocks=blocks)))
 
 
+class Empty(NamedTuple):
+    """Tables in which a snapshot shows no row, each with its file, and the snapshot as pg_current_snapshot() prints
+    it."""
+
+    files: dict[Oid, int]
+    snapshot: str
+
+
+async def empty_in(conn: Connection, exported: str, oids: Sequence[Oid]) -> Empty:
+    """Plain tables whose file is the one that the snapshot knows and has no block. As long as somebody holds the
+    snapshot nothing takes a row away that it shows; a rewrite gives the table another file, so the file is looked at
+    before and behind its size. Each look is a transaction of its own: what others did is seen by its beginning."""
+    async with conn.transaction():
+        await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        await conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(exported)))
+        cursor = await conn.execute(_FILES_SEEN, {"oids": list(oids)})
+        seen = {oid: file for oid, file, now in await cursor.fetchall() if file == now}
+        row = await (await conn.execute("SELECT pg_catalog.pg_current_snapshot()::text")).fetchone()
+    assert row is not None
+    sizes = await (await conn.execute(_SIZES, {"oids": list(seen)})).fetchall()
+    files = dict(await (await conn.execute(_FILES_NOW, {"oids": list(seen)})).fetchall())
+    return Empty({oid: seen[oid] for oid, size in sizes if size == 0 and files.get(oid) == seen[oid]}, str(row[0]))
+
+
+def empty_span(table: TableSchema, file: int) -> list[ChunkSpan]:
+    """An empty table has one chunk all the same: it says that nothing is there."""
+    return block_spans([Leaf(table.oid, 0, file)], block_bytes=1) if table.keys else whole_table(table)
+
+
 async def leaves_of(conn: Connection, oid: Oid) -> list[Leaf]:
     """The relations that hold the table's rows, with their sizes now."""
     cursor = await conn.execute(_LEAVES, {"oid": oid})
@@ -170,6 +199,15 @@ def _sample_query(table: TableSchema, *, chunks: int) -> sql.Composed:
 def _comma(parts: Iterable[sql.Composable]) -> sql.Composed:
     return sql.SQL(", ").join(list(parts))
 
+
+_FILES_SEEN = """
+SELECT c.oid::bigint, c.relfilenode::bigint, pg_catalog.pg_relation_filenode(c.oid)::bigint
+FROM pg_catalog.pg_class AS c WHERE c.oid = ANY(%(oids)s) AND c.relkind = 'r'
+"""
+_SIZES = "SELECT oid, pg_catalog.pg_relation_size(oid::oid) FROM pg_catalog.unnest(%(oids)s::bigint[]) AS oid"
+_FILES_NOW = """
+SELECT oid, pg_catalog.pg_relation_filenode(oid::oid)::bigint FROM pg_catalog.unnest(%(oids)s::bigint[]) AS oid
+"""
 
 _LEAVES = """
 SELECT c.oid::bigint, (coalesce(pg_catalog.pg_relation_size(c.oid), 0)

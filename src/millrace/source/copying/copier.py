@@ -2,6 +2,7 @@
 
                 ┌─ ChunkAttempted ─▶ worker ─▶ manifest ──▶ ChunkDone                       (snapshot)
     CopyPlanned ┤                     └▶ high mark ─▶ reader sees it in `progress` ─▶ ChunkDone (watermark)
+                ├─ the snapshot shows no row ─▶ ChunkAttempted ─▶ manifest ─▶ ChunkDone, for all such tables together
                 └─ the snapshot is lost ─▶ SnapshotLost, ChunksAbandoned ─▶ the rest as watermark chunks
 
 In: the source's state, replayed; high marks from the reader. Out: records through the office, tasks to a runner,
@@ -21,7 +22,7 @@ import structlog
 
 from millrace.core.backoff import wait_after
 from millrace.core.decision import SourceDecision
-from millrace.core.sources.copies import Attempt, ChunkId, Copies, Copy, Kind, Task
+from millrace.core.sources.copies import Attempt, ChunkId, Copies, Copy, Kind, Task, together
 from millrace.core.sources.registry import SourceState, kept_configs, progress_topic
 from millrace.errors import MillraceError, TopicExists
 from millrace.limits import (
@@ -30,11 +31,12 @@ from millrace.limits import (
     COPY_BACKOFF_MAX_S,
     COPY_BACKOFF_MIN_S,
     COPY_CHUNK_BYTES,
+    COPY_EMPTY_TOGETHER,
     COPY_PARALLEL,
     COPY_STOPPED_S,
 )
 from millrace.log.client import LogClient
-from millrace.model.progress import ChunksAbandoned, ProgressRecord
+from millrace.model.progress import ChunksAbandoned, Manifest, ProgressRecord
 from millrace.model.sources import ChunkSpan, SnapshotLost, SourceSpec
 from millrace.model.tables import IDENTITY_DEFAULT, Lsn, TableSchema
 from millrace.ops.ports import Ports
@@ -50,12 +52,12 @@ from millrace.source.copying.attempt import (
     ChunkTask,
 )
 from millrace.source.copying.books import Books, Pace, Pause, Run, status_of
-from millrace.source.copying.chunks import plan_blocks, plan_windows
+from millrace.source.copying.chunks import empty_in, empty_span, plan_blocks, plan_windows
 from millrace.source.copying.processes import ChunkRunner, ProcessRunner
 from millrace.source.copying.snapshot import SnapshotHolder
 from millrace.source.database.catalog import tables_by_oid
 from millrace.source.database.connect import Connection, Database
-from millrace.source.reading.lanes import TOPIC_CONFIGS
+from millrace.source.reading.lanes import TOPIC_CONFIGS, at_once
 from millrace.source.reading.office import SourceOffice
 from millrace.source.reading.status import CopyStatus
 
@@ -115,8 +117,14 @@ class Copier:
         try:
             await self._holder.hold(exported)
             async with self._planning() as connection:
-                return [await self._plan(table, await plan_blocks(connection, table, chunk_bytes=self._chunk_bytes),
-                                         kind=SNAPSHOT, at=at) for table in tables]
+                empty = await empty_in(connection, self._holder.name, [table.oid for table in tables])
+                spans = [
+                    empty_span(table, empty.files[table.oid]) if table.oid in empty.files
+                    else await plan_blocks(connection, table, chunk_bytes=self._chunk_bytes) for table in tables]
+            copies = await self._plan_all(tables, spans, at)
+            self._books.empty = {copy: empty.snapshot for table, copy in zip(tables, copies, strict=True)
+                                 if table.oid in empty.files}
+            return copies
         except BaseException:
             await self.close()
             raise
@@ -136,6 +144,19 @@ class Copier:
         with self._database.explained("plan a copy"):
             async with await self._database.connect() as connection:
                 yield connection
+
+    async def _plan_all(self, tables: Sequence[TableSchema], spans: Sequence[Sequence[ChunkSpan]], at: Lsn
+                        ) -> list[int]:
+        def planned(state: SourceState) -> SourceDecision[list[int]]:
+            first = state.copies.next_id
+            return together(
+                state.plan_copy(table.oid, kind=SNAPSHOT, at=at, chunks=tuple(chunks), copy=first + n)
+                for n, (table, chunks) in enumerate(zip(tables, spans, strict=True)))
+
+        copies = await self._host.office.decide(planned)
+        self._books.schemas |= dict(zip(copies, tables, strict=True))
+        await at_once(self._ensure_topic, [self._copies.by_id[copy] for copy in copies])
+        return copies
 
     async def _plan(self, table: TableSchema, spans: Sequence[ChunkSpan], *, kind: Kind, at: Lsn = 0,
                     feeds: tuple[str, ...] = ()) -> int:
@@ -192,6 +213,23 @@ class Copier:
                 if not copy.at:
                     await self._host.append_progress(copy.started())
         await self._publish_abandoned(self._copies.abandoned(self._generation))
+        empty = list(self._books.empty)
+        for start in range(0, len(empty), COPY_EMPTY_TOGETHER):
+            await self._finish_empty(empty[start:start + COPY_EMPTY_TOGETHER])
+
+    async def _finish_empty(self, copies: Sequence[int]) -> None:
+        """No worker need look: the plan did."""
+        attempts = await self._host.office.decide(lambda state: together(
+            state.copies.attempt(copy, 0) for copy in copies))
+        await self._host.append_progress(*map(self._empty_manifest, attempts))
+        await self._host.office.decide(lambda state: together(
+            state.copies.manifest_acked(attempt, rows=0, bytes_=0) for attempt in attempts))
+
+    def _empty_manifest(self, attempt: Attempt) -> Manifest:
+        copy, table = self._copies.by_id[attempt.copy], self._books.schemas[attempt.copy]
+        span = copy.chunks[attempt.chunk].span
+        return Manifest(copy.generation, *attempt, table.oid, SNAPSHOT, table.id, (), 0, 0, span.low_key, span.high_key,
+                        self._books.empty[attempt.copy])
 
     # -- one pass ----------------------------------------------------------------------------------------------------
 

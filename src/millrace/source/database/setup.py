@@ -22,11 +22,12 @@ from millrace.errors import MillraceError, PublicationMissing, SourceError, Sour
 from millrace.model.sources import SourceSpec
 from millrace.model.tables import Lsn, Oid, parse_lsn
 from millrace.source.database import sql as texts
-from millrace.source.database.catalog import Table, TablesWatch, find_tables, quoted, table_of
+from millrace.source.database.catalog import Table, TablesWatch, find_tables, quoted, table_of, tables_by_oid
 from millrace.source.database.connect import Connection, Database, epoch_of
 from millrace.source.database.fitness import Unfit, unfit
 from millrace.source.database.guard import SlotState, free_slot, slot_state
 
+TOGETHER = 100              # tables that are published by one statement, if nobody holds a lock on any of them
 LOCK_S = 5                  # to publish a table; waiting longer would hold up those behind us
 CREATE_SLOT_S = 600.0       # it waits for every transaction that was open when it began
 
@@ -149,19 +150,41 @@ class Setup:
 
     async def _publish(self, connection: Connection, publication: Publication,
                        tables: Sequence[Table]) -> tuple[list[Oid], list[Unfit]]:
-        added, refused = [], []
+        added, refused, fit = list[Oid](), list[Unfit](), list[Table]()
         for table in tables:
-            statement = texts.publish(self.publication, table.schema, table.name)
             why = unfit(table, carry_whole=self._carries_whole(table))
             if why is None and not (publication.is_owned and table.is_owned):
+                statement = texts.publish(self.publication, table.schema, table.name)
                 why = Unfit(table, "this role must own it and the publication to publish it", (statement,))
             if why is None:
-                why = await self._publish_one(connection, table, statement)
-            if why is None:
-                added.append(table.oid)
+                fit.append(table)
             else:
                 refused.append(why)
+        for start in range(0, len(fit), TOGETHER):
+            some = fit[start:start + TOGETHER]
+            whys = {} if await self._publish_together(connection, some) else {
+                table.oid: await self._publish_one(connection, table) for table in some}
+            added += [table.oid for table in some if whys.get(table.oid) is None]
+            refused += [why for why in whys.values() if why is not None]
         return added, refused
+
+    async def _publish_together(self, connection: Connection, tables: Sequence[Table]) -> bool:
+        """All of them, or none: then each by itself. Nobody is waited for: whoever holds some locks and waits for
+        others may stop the application for good [S11]."""
+        names = ", ".join(f"ONLY {quoted(table.schema, table.name)}" for table in tables)
+        try:
+            async with connection.transaction():
+                await connection.execute(f"LOCK TABLE {names} IN SHARE UPDATE EXCLUSIVE MODE NOWAIT".encode())
+                statement = texts.publish_all(self.publication, [(t.schema, t.name) for t in tables])
+                await connection.execute(statement.encode())
+                now = await tables_by_oid(connection, [table.oid for table in tables])
+                if len(now) < len(tables) or any(unfit(t, carry_whole=self._carries_whole(t)) for t in now.values()):
+                    raise psycopg.Rollback
+                return True
+        except psycopg.Error:
+            if connection.closed:
+                raise
+        return False
 
     async def _withdraw(self, connection: Connection, publication: Publication, tables: Sequence[Table]) -> list[Unfit]:
         """Tables whose key went while they were published: UPDATE on them fails until they leave the publication."""
@@ -175,8 +198,9 @@ class Setup:
                 gone.append(replace(why, reason=f"{why.reason}; it was taken out of the publication"))
         return gone
 
-    async def _publish_one(self, connection: Connection, table: Table, statement: str) -> Unfit | None:
+    async def _publish_one(self, connection: Connection, table: Table) -> Unfit | None:
         """Its key is checked again under the lock that adding takes: no key can be dropped before we commit."""
+        statement = texts.publish(self.publication, table.schema, table.name)
         try:
             with self._database.explained(f"publish {table.full_name}"):
                 async with connection.transaction():

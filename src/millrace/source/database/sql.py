@@ -7,6 +7,8 @@ them), and look at nothing outside pg_catalog [S11].
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from psycopg import sql
 
 from millrace.source.database.catalog import quoted
@@ -51,7 +53,12 @@ def create_publication(publication: str, source: str) -> list[str]:
 
 def publish(publication: str, schema: str, name: str) -> str:
     """ONLY: tables that inherit from it are tables of their own."""
-    return f"ALTER PUBLICATION {quoted(publication)} ADD TABLE ONLY {quoted(schema, name)};"
+    return publish_all(publication, [(schema, name)])
+
+
+def publish_all(publication: str, tables: Iterable[tuple[str, str]]) -> str:
+    names = ", ".join(f"ONLY {quoted(*table)}" for table in tables)
+    return f"ALTER PUBLICATION {quoted(publication)} ADD TABLE {names};"
 
 
 def unpublish(publication: str, schema: str, name: str) -> str:

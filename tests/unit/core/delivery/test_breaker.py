@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace import limits
-from millrace.core.delivery.breaker import FLAWS, Breaker, Heard, Pace, State
+from millrace.core.delivery.breaker import FLAWS, Breaker, Heard, Pace, State, Trial
 
 WHY = "the time for sending is over: not_enough_replicas: 1 in sync, 2 needed"
 MANY = range(limits.BREAKER_FAILED_MIN)
@@ -116,6 +116,19 @@ def test_V12_probes_of_changefeeds_into_one_sink_are_a_second_apart() -> None:
     assert other.probe(at, (1,)) is None
     assert other.next_at() == at + limits.BREAKER_APART_S
     assert other.probe(other.next_at(), (1,)) == 1
+
+
+def test_V12_in_a_task_that_fails_by_the_sink_those_that_have_not_begun_are_not_tried() -> None:
+    trial = Trial()
+    for _ in MANY:
+        assert not trial.is_hopeless
+        trial.ended(failed=True)
+    assert trial.is_hopeless
+    trial.ended(failed=False)
+    assert not trial.is_hopeless, "one that was late shows that the sink is there"
+    for _ in MANY:
+        trial.ended(failed=True)
+    assert not trial.is_hopeless
 
 
 def play(seed: int, flaws: frozenset[str] = frozenset()) -> None:

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from millrace import limits
 from millrace.core.sources.copies import ChunkId, Copies
 from millrace.errors import TopicExists
 from millrace.model.ids import ProcessIdentity
-from millrace.model.progress import ChunksAbandoned, CopyStarted, ProgressRecord
+from millrace.model.progress import ChunksAbandoned, CopyStarted, Manifest, ProgressRecord
 from millrace.model.sources import ChunkSpan, SourceSpec
 from millrace.model.tables import Column, TableSchema
 from millrace.ops.ports import Ports
@@ -74,8 +75,10 @@ class Host:
         self.spec = SourceSpec(name="s", url="postgresql://nobody@127.0.0.1:1/none")
         self.epoch, self.office, self.client = office.epoch, office, Topics()
         self.progress: list[ProgressRecord] = []
+        self.told: Callable[[], Any] = lambda: None
 
     async def append_progress(self, *records: ProgressRecord) -> None:
+        self.told()
         self.progress += records
 
     async def name_schema(self, table: TableSchema) -> None:
@@ -173,6 +176,45 @@ def test_S4_every_attempt_is_on_record_before_it_begins_and_only_so_many_run() -
         assert {(t.snapshot, t.position, t.kind) for t in runner.tasks} == {("snap", 9, "snapshot")}
         [status] = copier.status()
         assert (status.rows, status.bytes, status.share, status.state) == (70, 700, 1.0, "done")
+
+    asyncio.run(main())
+
+
+def test_S4_copies_of_empty_tables_are_done_together_without_a_worker() -> None:
+    async def main() -> None:
+        host = await World().host()
+        runner = Runner(lambda task: None)
+        await host.office.decide(lambda s: s.add_table(oid=8, schema="public", name="u", partitions=1))
+        copier = await World().copier(host, runner, chunks=1)
+        span = (ChunkSpan(8, by_key=True),)
+        await host.office.decide(lambda s: s.plan_copy(8, kind="snapshot", at=9, chunks=span))
+        other = msgspec.structs.replace(TABLE, oid=8, name="u")
+        copier._books.schemas[2] = other
+        copier._books.empty = {1: "7:7:", 2: "7:7:"}
+        on_record: list[tuple[int, bool]] = []
+        host.told = lambda: on_record.extend(
+            (chunk.attempts, chunk.is_done) for copy in copies(host).by_id.values() for chunk in copy.chunks)
+        await running(copier, lambda: done(host))
+        assert on_record == [(1, False)] * 2, "an attempt is on record before its manifest, which is before its end"
+        assert host.progress == [
+            Manifest(1, copy, 0, 1, table.oid, "snapshot", table.id, (), 0, 0, snapshot="7:7:")
+            for copy, table in ((1, TABLE), (2, other))]
+        assert runner.tasks == []
+        assert {(one.state, one.share, one.rows, one.eta_s) for one in copier.status()} == {("done", 1.0, 0, 0.0)}
+
+    asyncio.run(main())
+
+
+def test_S4_a_snapshot_that_was_lost_before_empty_tables_were_done_is_lost_for_them_too(catalogue: None) -> None:
+    async def main() -> None:
+        host = await World().host()
+        runner = Runner(lambda task: None)
+        copier = await World().copier(host, runner, chunks=1)
+        copier._books.empty = {1: "7:7:"}
+        await copier._lose_snapshot("planted")
+        await running(copier, lambda: runner.tasks)
+        assert [(task.kind, task.attempt) for task in runner.tasks] == [("watermark", 2)]
+        assert not done(host)
 
     asyncio.run(main())
 
