@@ -231,6 +231,7 @@ class MemoryDispatching:
         self.prepared: dict[tuple[str, SpanId], Work] = {}
         self.taken: dict[tuple[str, SpanId], Taken] = {}
         self.stopped: list[Work] = []
+        self.looks: list[str] = []                            # for ddl positions that have moved
         self.under_way = 0
         self.error: Exception | None = None                   # of every start from now on
         self._running: asyncio.Task[None] | None = None
@@ -257,6 +258,9 @@ class MemoryDispatching:
             del self.prepared[key]
         if (taken := self.taken.get(key)) is not None and taken.work.dispatcher == work.dispatcher:
             del self.taken[key]
+
+    def look(self, feed: str) -> None:
+        self.looks.append(feed)
 
     def report(self, feed: str) -> DispatchingReport:
         epochs = {

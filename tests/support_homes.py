@@ -141,6 +141,9 @@ class Dispatchers:
     def stop(self, work: Work) -> None:
         pass
 
+    def look(self, feed: str) -> None:
+        pass
+
     def report(self, feed: str) -> DispatchingReport:
         return DispatchingReport()
 

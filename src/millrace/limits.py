@@ -186,6 +186,7 @@ OPERATOR_S = 10.0                  # without effect for so long counts as a dest
 SCHEDULE_BATCH_MAX = 10_000        # spans looked at, and placed, in one pass: pings must not wait for more
 BALANCE_BATCH_MAX = 64             # moves that balance begins at once: each costs its span a pause
 LOADS_EVERY_S = 5.0                # between two tellings of all captures' loads: they only order the choice
+DDL_COMMIT_MAX = 8                 # schema changes that pass together: the first waits until the last is written
 CHECKPOINT_EVERY_S = 1.0           # a record each: watermarks need no more, a restart repeats no more
 PUT_OUT_SESSIONS = 3               # a capture unheard by the coordinator for so many sessions starts anew
 STAND_BACK_SESSIONS = 2            # a coordinator that hears too few lets the others try for so long

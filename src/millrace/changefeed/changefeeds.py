@@ -60,7 +60,7 @@ class Changefeeds:
             moved=lambda feed: self.data_path.wake(feed))
         self.data_path = DataPath(
             self._client, settings.bootstrap, self.spark, ports, cores=settings.spark_cores, describe=self._describe,
-            passed=self._passed.of)
+            passed=self._passed.of, look=self._passed.look)
         homes = LogHomes(
             self._client, database_of=self._database_of, shape=self.spark.shape, wall=ports.clock.wall)
         self.control = FeedCapture(

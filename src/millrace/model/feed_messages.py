@@ -102,13 +102,15 @@ class FeedFailing(FeedMessage, frozen=True, array_like=True, tag="ff"):
 
 
 class MaintainerPing(FeedMessage, frozen=True, array_like=True, tag="mp"):
-    """`seen`: up to where the maintainer has the changes of `incarnation`; 0: it has nothing."""
+    """`seen`: up to where the maintainer has the changes of `incarnation`; 0: it has nothing. `moved`: so has its ddl
+    position, since the last ping: who waits at a barrier reads it now. What has passed is what is read there [C7]."""
 
     feed: str
     epoch: int
     sent_at: float
     incarnation: int = 0
     seen: int = 0
+    moved: bool = False
 
 
 class PrepareDispatcher(FeedMessage, frozen=True, array_like=True, tag="pd"):

@@ -42,7 +42,7 @@ EVERY: dict[type, st.SearchStrategy[fm.FeedMessages]] = {
         st.lists(HELD, max_size=3).map(tuple), NUMBER, st.lists(TEXT, max_size=3).map(tuple)),
     fm.MaintainerRefused: st.builds(fm.MaintainerRefused, NUMBER, TEXT, NUMBER, TEXT),
     fm.FeedFailing: st.builds(fm.FeedFailing, TEXT, NUMBER, ERROR),
-    fm.MaintainerPing: st.builds(fm.MaintainerPing, TEXT, NUMBER, TIME, NUMBER, NUMBER),
+    fm.MaintainerPing: st.builds(fm.MaintainerPing, TEXT, NUMBER, TIME, NUMBER, NUMBER, st.booleans()),
     fm.PrepareDispatcher: st.builds(fm.PrepareDispatcher, TEXT, NUMBER, NUMBER, NUMBER, SPAN, NUMBER),
     fm.StartDispatcher: st.builds(fm.StartDispatcher, TEXT, NUMBER, NUMBER, NUMBER, SPAN, NUMBER),
     fm.StopDispatcher: st.builds(fm.StopDispatcher, TEXT, NUMBER, NUMBER, NUMBER, NUMBER),

@@ -48,16 +48,17 @@ class Described(NamedTuple):
 
 class DataPath:
     """`describe`: a changefeed as the maintainer of this epoch has settled it; Refused: it was changed since. `passed`:
-    its ddl position as last read, from memory; whoever reads it calls `wake` when it moves [C7]. `cores`: tasks of one
-    job. `deadline_s`: of a dispatcher's work in its task [P2]."""
+    its ddl position as last read, from memory; whoever reads it calls `wake` when it moves [C7]. `look`: it is to be
+    read now. `cores`: tasks of one job. `deadline_s`: of a dispatcher's work in its task [P2]."""
 
     def __init__(
         self, client: LogClient, bootstrap: tuple[str, ...], jobs: Jobs, ports: Ports, *, cores: int,
         describe: Callable[[str, int], Awaitable[Described]], passed: Callable[[str], DdlPosition],
-        deadline_s: float = limits.WORK_DEADLINE_S,
+        look: Callable[[str], None] = lambda feed: None, deadline_s: float = limits.WORK_DEADLINE_S,
     ) -> None:
         self._client, self._bootstrap, self._jobs, self._ports = client, bootstrap, jobs, ports
         self._cores, self._describe, self._passed, self._deadline_s = cores, describe, passed, deadline_s
+        self._look = look
         self._sources: dict[str, SourceProgress] = {}
         self._users: dict[str, set[Key]] = {}                    # of each source: prepared, and not stopped
         self._starts: Counter[str] = Counter()                   # of each source: under way, stopped or not
@@ -120,6 +121,9 @@ class DataPath:
             self._users.pop(source, None)
             if (unused := self._sources.pop(source, None)) is not None:
                 self._closing.start(unused.close())
+
+    def look(self, feed: str) -> None:
+        self._look(feed)
 
     def report(self, feed: str) -> DispatchingReport:
         rounds = self._feeds.get(feed)

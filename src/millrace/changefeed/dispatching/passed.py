@@ -1,11 +1,12 @@
 """Ddl positions of the changefeeds whose dispatchers are on this capture, as last read [C7].
 
     a dispatcher starts ─▶ meet: read once        a pass asks `of`: from memory ─▶ barred? ─▶ read until it has moved
+    the maintainer has moved it ─▶ look ─▶ read at once, if barred
 
 In: the stored ddl position, which only its maintainer moves. Out: it, from memory, and word when it has moved.
 Promises: what is told was stored, and an older one is never told after a newer one, so nobody goes beyond a barrier
-that has not passed; it is read only while somebody waits at a barrier, and then seen in at most as long again as the
-barrier has already taken, or PASSED_LOOK_MAX_S.
+that has not passed; it is read only while somebody waits at a barrier, and then when the maintainer says that it has
+moved. Word that is lost costs at most as long again as the barrier has already taken, or PASSED_LOOK_MAX_S.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from millrace.log.client.positions import PositionClient
 from millrace.model.changefeeds import DdlPosition
 from millrace.model.positions import PositionKey
 from millrace.ops.logging import get_logger
+from millrace.ops.naps import nap
 
 log = get_logger(__name__)
 
@@ -38,6 +40,7 @@ class _Feed:
     position: DdlPosition = field(default_factory=DdlPosition)
     read: int = 0                                        # the number of the read that told it
     asked: asyncio.Event = field(default_factory=asyncio.Event)
+    told: asyncio.Event = field(default_factory=asyncio.Event)       # that it has moved
 
 
 class PassedChanges:
@@ -70,6 +73,11 @@ class PassedChanges:
         known.asked.set()
         return known.position
 
+    def look(self, feed: str) -> None:
+        """Somebody says that it has moved: it is read now, if anybody waits for that."""
+        if (known := self._feeds.get(feed)) is not None:
+            known.told.set()
+
     async def close(self) -> None:
         await self._tasks.stop()
 
@@ -96,6 +104,7 @@ class PassedChanges:
                 await known.asked.wait()
                 continue
             before = known.position
+            known.told.clear()
             try:
                 await self._read(known)
             except MillraceError as error:
@@ -103,5 +112,5 @@ class PassedChanges:
             if known.position != before:
                 wait_s = limits.PASSED_LOOK_MIN_S
                 self._moved(feed)
-            await asyncio.sleep(wait_s)
+            await nap(known.told, asyncio.get_running_loop().time() + wait_s)
             wait_s = min(2 * wait_s, limits.PASSED_LOOK_MAX_S)

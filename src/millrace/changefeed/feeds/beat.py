@@ -1,4 +1,4 @@
-"""When a machine has its next pass: soon after news, else at the next heartbeat.
+"""When a machine has its next pass: soon after news, or when it wants to look, else at the next heartbeat.
 
 In: pokes, time. Out: passes, and which of them is a heartbeat. Promises: news that come together cost one pass;
 machines of one process have their heartbeats at the same moments: an idle process is woken once for all of them.
@@ -7,6 +7,7 @@ machines of one process have their heartbeats at the same moments: an idle proce
 from __future__ import annotations
 
 import asyncio
+import math
 
 from millrace import limits
 from millrace.ops.naps import nap, next_look
@@ -22,11 +23,11 @@ class Beat:
     def poke(self) -> None:
         self._news.set()
 
-    async def wait(self) -> bool:
-        """Until the next pass. True: pings are due with it."""
+    async def wait(self, within_s: float = math.inf) -> bool:
+        """Until the next pass, which comes within this time. True: pings are due with it."""
         began = self._loop.time()
         if began < self._due:
-            await nap(self._news, self._due)
+            await nap(self._news, min(self._due, began + within_s))
         gap_s = began + limits.FEED_PASS_GAP_S - self._loop.time()
         if gap_s > 0:                                    # news that follow a pass closely share the next one
             await asyncio.sleep(gap_s)

@@ -136,7 +136,8 @@ class MaintainerHost:
                 session_s=around.session_s, tables=home.tables, health=Health(), spec=entry.spec, changed=home.changed,
                 watermarks=home.watermarks)
             while True:
-                await self._pass(machine, history, home, heartbeat=await self._beat.wait())
+                heartbeat = await self._beat.wait(machine.look_within_s(around.now()))
+                await self._pass(machine, history, home, heartbeat=heartbeat)
         finally:
             self.machine = None
             self._inbox.clear()
@@ -163,7 +164,7 @@ class MaintainerHost:
     async def _pass(self, machine: Maintainer, history: FeedHistory, home: FeedHome, *, heartbeat: bool) -> None:
         around = self._around
         self._tell(machine, home)
-        if heartbeat:
+        if heartbeat or machine.has_moved:
             for send in machine.pings(around.now()):
                 around.send(send)
         records = machine.decide(around.now())

@@ -67,6 +67,8 @@ class ManagerHost:
             case MaintainerPing():
                 machine.outage = self._around.dispatching.report(self.feed).outage
                 effects = machine.on_ping(source, message)
+                if message.moved:
+                    self._around.dispatching.look(self.feed)
             case PrepareDispatcher():
                 effects = machine.on_prepare(now, source, message)
                 self._settle(message.id)

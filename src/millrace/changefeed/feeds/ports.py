@@ -1,6 +1,6 @@
 """What the hosts of changefeeds ask of the data path: dispatchers on this capture, and the home of positions.
 
-    manager's host ── prepare, start, stop ──▶ Dispatching ── report ──▶ manager's host
+    manager's host ── prepare, start, stop, look ──▶ Dispatching ── report ──▶ manager's host
     data path ── free, begin, is_present, ended, unknown ──▶ Rounds (the manager's host)
     maintainer's host ── news, ddl position, close ──▶ FeedHome, opened by Homes
 
@@ -77,6 +77,9 @@ class Dispatching(Protocol):
 
     def stop(self, work: Work) -> None:
         """Nothing more for it; a round that it is in ends by itself."""
+
+    def look(self, feed: str) -> None:
+        """Its ddl position has moved: who waits at a barrier reads it now."""
 
     def report(self, feed: str) -> DispatchingReport:
         """At once, from memory: asked at every heartbeat and ping."""

@@ -1,6 +1,6 @@
 """The ddl dispatcher: writes each schema change once, in its place, derived from committed positions only [C7, C8].
 
-    TakeDdl ──▶ working ─┬─ next change: recorded, all partitions stand at its marker ─▶ WriteChange… ─▶ CommitDdl
+    TakeDdl ──▶ working ─┬─ next changes: recorded, all partitions stand at their markers ─▶ WriteChange… ─▶ CommitDdl
                          ├─ an isolated table's owed change: the same, for that table alone, by its own `next`
                          ├─ isolate, rejoin: a commit of the position, nothing else
                          ├─ a table that needs a copy, and has one: BeginTable (core.feeds.releasing)
@@ -15,9 +15,10 @@ change adds or ends is recorded before that change passes; an isolated table sto
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
+from millrace import limits
 from millrace.core.feeds.captures import NO_FLAWS
 from millrace.core.feeds.checkpoint import Progress
 from millrace.core.feeds.effects import BeginTable, CommitDdl, TakeDdl, WriteChange, WriteWatermark
@@ -312,15 +313,22 @@ class DdlDispatcher:
         return None
 
     def _next_change(self, position: DdlPosition) -> DdlEffect | None:
-        change = self.waiting()
-        if change is None or self.missing(change):
-            return None
-        if any(self._is_unrecorded(change, table) for table in self._together(change)):
-            return None
-        for table in self._due(change):
-            if (table, change.number) not in self._written:
-                return WriteChange(self.epoch, table, change.number)
-        return self._commit(position, change.number + 1, position.isolated)
+        """Those that can pass now, one after another; one commit lets all of them pass."""
+        upto = position.next
+        for change in self._passing(position):
+            for table in self._due(change):
+                if (table, change.number) not in self._written:
+                    return WriteChange(self.epoch, table, change.number)
+            upto = change.number + 1
+        return self._commit(position, upto, position.isolated) if upto > position.next else None
+
+    def _passing(self, position: DdlPosition) -> Iterator[SchemaChange]:
+        """A table stands at one marker at a time: of each there is one change among them."""
+        first = bisect_left(self._numbers, position.next)
+        for change in self._changes[first : first + limits.DDL_COMMIT_MAX]:
+            if self.missing(change) or any(self._is_unrecorded(change, table) for table in self._together(change)):
+                return
+            yield change
 
     def _commit(
         self, position: DdlPosition, upto: int, isolated: tuple[tuple[TableId, int], ...]

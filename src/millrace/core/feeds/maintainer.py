@@ -10,6 +10,7 @@ failed or was not answered this machine is thrown away and another one replays t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
@@ -80,6 +81,8 @@ class Maintainer:
         self._checkpoint_at = now
         self._ddl_epoch = 0                      # given out for the ddl dispatcher's next take-over
         self._overtaken = False
+        self.has_moved = False                   # the ddl position, and captures were not told
+        self._stirred, self._stirred_at = False, now     # the next schema change, or who it waits for
         for span in state.spans.values():
             self._watch(span)
 
@@ -106,29 +109,33 @@ class Maintainer:
             self.placing.dirty[refusal.id] = None
 
     def on_change(self, change: SchemaChange) -> None:
+        self._stirred |= self.ddl.waiting() is None
         self.ddl.on_change(change)
 
     def on_mark(self, resolved: Lsn, ends: Mapping[TablePartition, int], *, full: bool) -> None:
         self.progress.on_mark(resolved, ends, full=full)
 
     def on_positions(self, positions: Mapping[TablePartition, Committed]) -> None:
+        change = self.ddl.waiting()
         for part, committed in positions.items():
-            self.progress.on_position(part, committed)
+            is_news = self.progress.on_position(part, committed)
+            self._stirred |= is_news and change is not None and part.table in change.tables
 
     def ddl_taken(self, position: DdlPosition, written: Iterable[tuple[TableId, int]], now: float) -> None:
         self.ddl.taken(position, written, now)
-        self._look_at_ending()
+        self._moved()
 
     def ddl_committed(self, effect: CommitDdl, now: float) -> None:
         self.ddl.committed(effect, now)
-        self._look_at_ending()
+        self._moved()
 
     def table_begun(self, effect: BeginTable, now: float, *, ok: bool) -> None:
         self.ddl.table_begun(effect, now, ok=ok)
         if not ok:
             self.releasing.based(effect.table, None)
 
-    def _look_at_ending(self) -> None:
+    def _moved(self) -> None:
+        self.has_moved = self._stirred = True
         for table in self.state.ends:
             self.placing.dirty.update(dict.fromkeys(self.state.by_table.get(table, ())))
 
@@ -150,6 +157,8 @@ class Maintainer:
     def decide(self, now: float) -> list[FeedRecords]:
         """Records to write; when they are replayed, `effects`. Operators have moved on: a failed write ends us."""
         self.sight.now = now
+        if self._stirred:
+            self._stirred, self._stirred_at = False, now
         self.placing.asks.clear()
         self.placing.closes.clear()
         if self._overtaken:
@@ -262,11 +271,20 @@ class Maintainer:
                 records.append(TableTrouble(table, error))
         return records + [TableTrouble(table, None) for table in self.state.troubles if table not in isolated]
 
+    def look_within_s(self, now: float) -> float:
+        """How soon positions are to be looked at: a schema change waits for some of them, and nobody tells when they
+        have moved. So it waits at most a quarter longer than it must."""
+        if self.ddl.busy or self.ddl.waiting() is None:
+            return math.inf
+        return max(limits.FEED_PASS_GAP_S, (now - self._stirred_at) / 4)
+
     # -- effects ---------------------------------------------------------------------------------------------------
     def pings(self, now: float) -> list[Send]:
+        """At every heartbeat, and when the ddl position `has_moved`."""
         living = self.sight.view.living if self.sight.view is not None else ()
+        moved, self.has_moved = self.has_moved, False
         return [
-            Send(capture, MaintainerPing(self.feed, self.epoch, now, *self.sight.seen_upto(capture)))
+            Send(capture, MaintainerPing(self.feed, self.epoch, now, *self.sight.seen_upto(capture), moved))
             for capture in living
         ]
 

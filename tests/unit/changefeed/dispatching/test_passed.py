@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
+from millrace import limits
 from millrace.changefeed.dispatching.passed import PassedChanges
 from millrace.core.delivery.positions import Commit
 from millrace.core.feeds.ddl_home import ddl_key
@@ -74,6 +77,26 @@ def test_C7_whoever_waits_at_a_barrier_is_woken_when_it_has_passed(tmp_path: Pat
         await watched.move(4)
         await until(lambda: watched.moved)
         assert [position.next for position in watched.moved] == [4]
+        assert watched.passed.of(FEED).next == 4
+
+    run(tmp_path, body)
+
+
+def test_C7_it_is_read_at_once_when_the_maintainer_says_that_it_has_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PASSED_LOOK_MIN_S", 3_600.0)
+    monkeypatch.setattr(limits, "PASSED_LOOK_MAX_S", 3_600.0)
+
+    async def body(watched: Watched) -> None:
+        watched.passed.look(FEED)                            # of what nobody here has met: nothing is read
+        await watched.passed.meet(FEED, SOURCE)
+        watched.waits_for = 3
+        watched.passed.of(FEED)
+        await until(lambda: watched.passed.reads == 2)       # it has not moved: the next look is in an hour
+        await watched.move(4)
+        watched.passed.look(FEED)
+        await until(lambda: watched.moved)
         assert watched.passed.of(FEED).next == 4
 
     run(tmp_path, body)

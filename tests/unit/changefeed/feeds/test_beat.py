@@ -39,6 +39,21 @@ def test_C9_news_bring_a_pass_forward_and_heartbeats_keep_their_time() -> None:
     assert all(b - a >= 0.01 for (a, _), (b, _) in pairwise(passes))
 
 
+def test_C9_a_machine_that_wants_to_look_has_a_pass_of_its_own_and_heartbeats_keep_their_time() -> None:
+    passes: list[tuple[float, bool]] = []
+
+    async def main() -> None:
+        loop, beat = asyncio.get_running_loop(), Beat(EVERY_S)
+        await beat.wait()
+        for _ in range(5):
+            heartbeat = await beat.wait(0.2)
+            passes.append((round(loop.time() % EVERY_S, 2), heartbeat))
+
+    Sim(1).run(main())
+    assert [heartbeat for _, heartbeat in passes] == [False, False, True, False, False]
+    assert passes[2][0] == 0.0
+
+
 def test_C9_machines_of_one_process_have_their_heartbeats_at_the_same_moments() -> None:
     beats: list[list[float]] = [[], []]
 

@@ -91,6 +91,18 @@ def test_C2_a_former_maintainer_changes_nothing_and_the_answer_goes_to_the_prese
     play_alone(tmp_path, story)
 
 
+def test_C7_whoever_waits_at_a_barrier_is_told_when_the_ddl_position_has_moved(tmp_path: Path) -> None:
+    async def story(a: Alone) -> None:
+        s = await working(a)
+        s.host.receive(MAINTAINER, MaintainerPing(FEED, 5, 1.0), "alive")
+        assert a.dispatching.looks == []
+        s.host.receive(MAINTAINER, MaintainerPing(FEED, 5, 1.1, moved=True), "alive")
+        assert a.dispatching.looks == [FEED]
+        await s.host.stop()
+
+    play_alone(tmp_path, story)
+
+
 def test_C3_a_take_over_that_finds_a_greater_epoch_is_none(tmp_path: Path) -> None:
     async def story(a: Alone) -> None:
         s = Story(a)

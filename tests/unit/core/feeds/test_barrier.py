@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pytest
+
+from millrace import limits
 from millrace.core.feeds.barrier import DdlDispatcher, SchemaChange, passes
 from millrace.core.feeds.checkpoint import Committed, Progress
 from millrace.core.feeds.effects import CommitDdl, TakeDdl, WriteChange, WriteWatermark
@@ -239,6 +242,53 @@ def test_C7_changes_are_taken_once_and_in_order() -> None:
     waiting = bench.ddl.waiting()
     assert waiting is not None
     assert waiting.number == 12
+
+
+def test_C7_changes_of_several_tables_that_can_pass_do_so_by_one_commit() -> None:
+    bench = Bench(*(SchemaChange(number, number, "alter", (table,)) for number, table in
+                    ((10, T), (11, U), (12, T), (13, U))))
+    bench.stand(U, at=11)
+    assert bench.ddl.next_effect() is None, "in their order: the first one has not arrived"
+    bench.stand(T, at=10)
+    assert bench.written() == [T, U]
+    assert bench.commit() == DdlPosition(5, 12)
+    bench.stand(U, at=13)
+    assert bench.ddl.next_effect() is None
+    bench.stand(T, at=12)
+    assert bench.written() == [T, U]
+    assert bench.commit() == DdlPosition(5, 14)
+
+
+def test_C7_of_changes_that_pass_together_a_later_one_waits_for_its_record() -> None:
+    bench = Bench(SchemaChange(10, 100, "alter", (T,)), SchemaChange(11, 110, "drop", (U,)))
+    bench.stand(T, at=10)
+    bench.stand(U, at=11)
+    assert bench.written() == [T]
+    assert bench.commit() == DdlPosition(5, 11)
+    assert bench.ddl.next_effect() is None
+    assert bench.ddl.needs() == [TableEnds(U, 11)]
+
+
+def test_C7_what_was_written_and_not_committed_is_found_by_the_next_one() -> None:
+    bench = Bench(SchemaChange(10, 100, "alter", (T,)), SchemaChange(11, 110, "alter", (U,)))
+    bench.stand(T, at=10)
+    bench.stand(U, at=11)
+    bench.written()
+    bench.ddl.unknown()
+    bench.ddl.begin(6, 2.0)
+    bench.ddl.taken(DdlPosition(6), [(T, 10)], 2.0)
+    assert bench.written() == [U]
+    assert bench.commit() == DdlPosition(6, 12)
+
+
+def test_C7_only_so_many_changes_pass_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DDL_COMMIT_MAX", 1)
+    bench = Bench(SchemaChange(10, 100, "alter", (T,)), SchemaChange(11, 110, "alter", (U,)))
+    bench.stand(T, at=10)
+    bench.stand(U, at=11)
+    assert bench.written() == [T]
+    assert bench.commit() == DdlPosition(5, 11)
+    assert bench.written() == [U]
 
 
 def test_K4_a_watermark_tells_the_persisted_checkpoint_once_and_after_changes() -> None:

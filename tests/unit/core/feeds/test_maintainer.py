@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from millrace import limits
@@ -219,6 +221,42 @@ def test_C3_C7_a_table_that_leaves_is_stopped_closed_and_forgotten_before_any_ch
     cluster.m.closed(closed[0], ok=False)                    # an answer that was late says nothing any more
     cluster.settle(2)
     assert not any(isinstance(effect, GiveUp) for effect in cluster.effects)
+
+
+def test_C7_captures_are_told_once_when_the_ddl_position_has_moved(cluster: Cluster) -> None:
+    def told() -> list[bool]:
+        return [send.message.moved for send in cluster.m.pings(cluster.now) if isinstance(send.message, MaintainerPing)]
+
+    assert told() == [False, False, False]
+    cluster.m.on_change(SchemaChange(0, 40, "alter", (U,)))
+    cluster.m.on_positions({PARTS[2]: Committed(1, 39, marker=0)})
+    cluster.pass_once()
+    assert not cluster.m.has_moved, "written, not committed"
+    cluster.pass_once()
+    assert cluster.ddl.next == 1
+    assert cluster.m.has_moved
+    assert told() == [True, True, True]
+    assert told() == [False, False, False]
+
+
+def test_C7_P7_positions_are_looked_at_in_growing_steps_while_a_change_waits_for_them(cluster: Cluster) -> None:
+    m = cluster.m
+    assert m.look_within_s(cluster.now) == math.inf, "nothing waits"
+    m.on_change(SchemaChange(0, 40, "alter", (U,)))
+    cluster.pass_once()
+    began = cluster.now
+    assert m.look_within_s(began) == limits.FEED_PASS_GAP_S
+    assert m.look_within_s(began + 2.0) == 0.5
+    m.on_positions({PARTS[0]: Committed(1, 39)})
+    cluster.pass_once()
+    assert m.look_within_s(began + 2.0) == 0.5, "of a table that it does not touch"
+    m.on_positions({PARTS[2]: Committed(1, 39)})
+    cluster.pass_once()
+    assert m.look_within_s(cluster.now + 2.0) == 0.5
+    m.on_positions({PARTS[2]: Committed(2, 39, marker=0)})
+    m.decide(cluster.now)
+    m.effects(cluster.now)
+    assert m.look_within_s(cluster.now) == math.inf, "it is being written: the answer tells"
 
 
 def test_C1_reported_and_not_recorded_is_told_to_stop(cluster: Cluster) -> None:
