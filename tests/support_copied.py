@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from millrace.changefeed.feeds.ports import NO_PAST
+from millrace.changefeed.feeds.ports import Past
 from millrace.changefeed.homes.home import LogFeedHome, open_home
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.checkpoint import Progress
@@ -24,6 +24,7 @@ from support_reader import Rig
 
 SINK = "kafka:?format=debezium-json&tombstones=false&partitions=2&replication=1&topic={source}." + "%s.{table}"
 UNAVAILABLE = "__debezium_unavailable_value"
+MAINTAINER = 5                                           # its epoch: floors are its own, and its dispatchers name it
 
 
 class Feed:
@@ -42,7 +43,7 @@ class Feed:
     async def open(self, tables: int) -> None:
         spec = ChangefeedSpec(id=self.feed, source=self.rig.name, sink=self.sink)
         self.home = await open_home(
-            self.client, spec, NO_PAST, database="db", shape=without_spark, wall=time.time)
+            self.client, spec, Past(maintainer=MAINTAINER), database="db", shape=without_spark, wall=time.time)
         home = self.home
         await until(lambda: len(home.tables) == tables, "all tables")
         self._take(home.tables)
@@ -67,7 +68,7 @@ class Feed:
         for number, (table, partitions) in enumerate(self.tables.items()):
             if number not in capture.host.machine.held:
                 self.epoch += 1
-                start = StartDispatcher(self.feed, 5, 1, number, whole(table, partitions), self.epoch)
+                start = StartDispatcher(self.feed, MAINTAINER, 1, number, whole(table, partitions), self.epoch)
                 capture.host.receive(2, start, "alive")
 
     @property

@@ -64,6 +64,8 @@ class Target:
         self.taken: list[tuple[object, int]] = []             # who took spans over, in order
         self.removed_at = 0
         self.told: list[tuple[int, frozenset[TableId]]] = []  # watermarks
+        self.doubts = 0                                       # so often was the log doubted
+        self.unproved: Set[TableId] = frozenset()
 
     # -- for the test
     def advance(self, lsn: int) -> None:
@@ -194,10 +196,10 @@ class Home:
         return True
 
     def doubt(self) -> None:
-        pass
+        self._target.doubts += 1
 
     def unproved(self, tables: Set[TableId]) -> None:
-        pass
+        self._target.unproved = tables
 
     async def leave(self) -> None:
         pass

@@ -54,7 +54,7 @@ class Store(NamedTuple):
 
 
 class HoldTargets(NamedTuple):
-    """Register these ends as floors, then read the log starts of these targets [F10]."""
+    """Have a floor hold these targets, at these ends or before, then read where their logs start [F10]."""
 
     epoch: int
     ends: tuple[TargetEnd, ...]

@@ -19,6 +19,7 @@ from millrace.errors import PositionRefused, Unreachable
 from millrace.model.changefeeds import (
     CheckpointReached,
     EpochsTaken,
+    ErrorClass,
     FeedBegun,
     FeedError,
     FeedRewound,
@@ -398,5 +399,22 @@ def test_C8_an_error_that_only_a_person_can_mend_goes_to_the_coordinator(tmp_pat
         s.manager.begin([span])
         s.manager.ended(work.dispatcher, error=error)
         await until(lambda: error in s.errors)
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize(("code", "kind"), [("log_released", "retry"), ("cannot_prove", "isolate")])
+def test_F10_the_home_looks_for_what_a_dispatcher_did_not_find(tmp_path: Path, code: str, kind: ErrorClass) -> None:
+    async def story(s: Story) -> None:
+        await until(s.works)
+        assert (s.a.target.doubts, s.a.target.unproved) == (0, set())
+        span = next(iter(s.manager.machine.held))
+        work = next(w for w in s.manager.free() if w.dispatcher.span == span)
+        s.a.dispatching.taken.clear()                             # nobody else works with it
+        s.manager.begin([span])
+        s.manager.ended(work.dispatcher, error=FeedError(code=code, kind=kind, table=work.span.table, span=span))
+        await until(lambda: s.a.target.doubts or s.a.target.unproved)
+        assert s.a.target.unproved == ({work.span.table} if code == "cannot_prove" else set())
+        assert bool(s.a.target.doubts) == (code == "log_released")
 
     play(tmp_path, story)
