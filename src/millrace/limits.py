@@ -150,6 +150,7 @@ ROUND_CANCEL_S = 15.0              # a cancelled job that does not end: the sess
 ROUND_JOBS_MAX = 8                 # jobs in flight per manager: one shared, the others small
 ROUND_ALONE_MAX = 4                # of them for dispatchers that are not healthy: most cores are for those that are
 ROUND_LONG_S = 1.0                 # who came too late for a shared job waits so long for its end, then shares another
+ROUND_LONG_MAX_S = 10.0            # ... or twice what the last one took, but no longer than this
 ROUND_HEAVY_BYTES = 4 * MIB        # a shared job that has read so much: rows come faster than rounds are worth it ...
 ROUND_GATHER_S = 0.4               # ... so the next one begins so long after it began, if it is over by then
 ROUND_SETTLE_S = 0.02              # who is stored first waits so long for the others of its job

@@ -126,7 +126,7 @@ def test_P2_the_one_that_kills_its_worker_is_found_and_the_others_go_on(
                 for job in rounds.start(float(now), dict.fromkeys(feed.spans, 100)):
                     ending = await runner.run(feed.plans(job.tasks, upto=min(10, 2 + now)))
                     found = by_span(ending)
-                    rounds.returned(job.number, lost=[span for span, one in found.items() if one.unclaimed])
+                    rounds.returned(job.number, now=0.0, lost=[span for span, one in found.items() if one.unclaimed])
                     feed.settle(ending)
                     if job.kind is Kind.SUSPECTS and job.spans == {4}:
                         assert found[4].unclaimed

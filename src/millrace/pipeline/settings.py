@@ -1,7 +1,8 @@
 """Settings of Spark that row work relies on, for whoever starts Spark: the Connect server or a driver in a capture.
 
-Promises they carry: several rounds share the cores fairly; no task runs twice on purpose (speculation); a task whose
-worker died is tried again, under the claim of its plan [P5]; workers start with our modules loaded.
+Promises they carry: rounds get the cores in the order in which they came, beside what others run in pools of their own;
+no task runs twice on purpose (speculation); a task whose worker died is tried again, under the claim of its plan [P5];
+workers start with our modules loaded.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from millrace import limits
 
 DAEMON = "millrace.pipeline.daemon"
 
-# Jobs of one pool wait for each other unless the pool says FAIR; over Connect all of them are in the default pool.
+# Over Connect all jobs are in the default pool. Inside a pool FAIR lets the one with the fewest running tasks go first,
+# and of those with none the one whose name comes first as a text: while there is always somebody who waits, TaskSet_9
+# waits for TaskSet_10 to TaskSet_89999, a minute and more. A round has as many tasks as there are cores, so whoever
+# came first is soon through.
 POOLS = """<?xml version="1.0"?>
 <allocations>
-  <pool name="default"><schedulingMode>FAIR</schedulingMode><weight>1</weight><minShare>0</minShare></pool>
+  <pool name="default"><schedulingMode>FIFO</schedulingMode><weight>1</weight><minShare>0</minShare></pool>
 </allocations>
 """
 

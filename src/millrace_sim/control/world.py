@@ -108,7 +108,8 @@ class World:
             capture.up = False
             self.count["crash"] += 1
             self.note(f"capture {capture.id} dies")
-            self.after(self.rng.expovariate(1 / self.faults.down_s), self.start, capture)
+            down_s = self.rng.expovariate(1 / self.faults.down_s)
+            self.after(min(down_s, TICK_S * 10) if self.healed else down_s, self.start, capture)
 
     def crash_point(self, capture: Capture) -> None:
         if self.chance(self.faults.crash_point):

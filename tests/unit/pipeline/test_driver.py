@@ -28,4 +28,5 @@ def test_P5_a_local_master_tries_a_task_again(tmp_path: Path, master: str, used:
     assert place.conf["spark.scheduler.mode"] == "FAIR"
     assert place.conf["spark.speculation"] == "maybe", "the operator's own settings win"
     assert ("spark.driver.host" in place.conf) == master.startswith("local")
-    assert (tmp_path / "pools.xml").exists()
+    pools = (tmp_path / "pools.xml").read_text()
+    assert "<schedulingMode>FIFO<" in pools, "under FAIR a job waits for as long as others come whose names are less"

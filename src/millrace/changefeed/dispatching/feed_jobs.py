@@ -156,7 +156,9 @@ class FeedJobs:
         died = {one.dispatcher.span for one in ending.results if one.unclaimed}
         failed = {one.dispatcher.span for one in ending.results if sent[one.result.round].failed(one)}
         read_bytes = sum(one.read_bytes for one in ending.results)
-        self._decider.returned(job.number, failed=failed - died - excused, lost=died, read_bytes=read_bytes)
+        now = asyncio.get_running_loop().time()
+        self._decider.returned(
+            job.number, now=now, failed=failed - died - excused, lost=died, read_bytes=read_bytes)
 
     async def _finish(self, ones: list[WorkResult], sent: dict[int, Sent]) -> None:
         """What is known of the results is stored; then the round is over for this dispatcher."""

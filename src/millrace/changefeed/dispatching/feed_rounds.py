@@ -120,7 +120,9 @@ class FeedRounds:
             if not hosted.may_plan:
                 self._around.waits()
                 continue
-            goals = [goal for part in hosted.parts if (goal := self._goal(hosted, part, position)) is not None]
+            goals = self._goals(hosted, position)
+            if goals is None:
+                continue
             if self.breaker.is_open:
                 ready |= {hosted.dispatcher.span: Ready(hosted, goals)} if goals else {}
             elif hosted.must_look or (not goals and now >= hosted.look_at):
@@ -210,7 +212,14 @@ class FeedRounds:
         return min(waits)
 
     # -- what a plan needs to know first -------------------------------------------------------------------------------
-    def _goal(self, hosted: Hosted, part: StreamPart, position: DdlPosition) -> tuple[Part, AnyGoal] | None:
+    def _goals(self, hosted: Hosted, position: DdlPosition) -> list[tuple[Part, AnyGoal]] | None:
+        """None: a marker is looked for first. A partition that went without the others would bring the table to its
+        barrier a round later."""
+        found = [self._goal(hosted, part, position) for part in hosted.parts]
+        goals = [goal for goal in found if goal is not None and not isinstance(goal, Look)]
+        return None if any(isinstance(goal, Look) for goal in found) else goals
+
+    def _goal(self, hosted: Hosted, part: StreamPart, position: DdlPosition) -> tuple[Part, AnyGoal] | Look | None:
         try:
             goal = part.goal(position.of(hosted.work.span.table))
         except MillraceError as error:
@@ -222,7 +231,7 @@ class FeedRounds:
         if goal not in self._looks:
             self._looks.add(goal)
             self._tasks.start(self._find(hosted, part, goal))
-        return None
+        return goal
 
     async def _find(self, hosted: Hosted, part: StreamPart, look: Look) -> None:
         try:

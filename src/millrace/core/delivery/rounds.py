@@ -17,7 +17,14 @@ from enum import Enum, auto
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from millrace.limits import ROUND_ALONE_MAX, ROUND_GATHER_S, ROUND_HEAVY_BYTES, ROUND_JOBS_MAX, ROUND_LONG_S
+from millrace.limits import (
+    ROUND_ALONE_MAX,
+    ROUND_GATHER_S,
+    ROUND_HEAVY_BYTES,
+    ROUND_JOBS_MAX,
+    ROUND_LONG_MAX_S,
+    ROUND_LONG_S,
+)
 from millrace.model.spans import SpanId
 
 WORK_COST_BYTES = 64 * 1024        # what a dispatcher costs however little it moves, in bytes moved
@@ -58,12 +65,13 @@ def pack(backlog: Mapping[SpanId, int], tasks_max: int) -> tuple[tuple[SpanId, .
 class Rounds:
     """`cores`: tasks of one job. Numbers of jobs only grow."""
 
-    __slots__ = ("_alone", "_cores", "_gather_until", "_number", "_running", "_suspects")
+    __slots__ = ("_alone", "_cores", "_gather_until", "_long_s", "_number", "_running", "_suspects")
 
     def __init__(self, cores: int) -> None:
         self._cores = cores
         self._number = 0
         self._gather_until = 0.0
+        self._long_s = ROUND_LONG_S                      # a shared job that takes longer is a long one
         self._running: dict[int, _Running] = {}
         self._alone: dict[SpanId, None] = {}             # in the order in which they wait for their turn
         self._suspects: list[frozenset[SpanId]] = []     # as well
@@ -103,15 +111,17 @@ class Rounds:
         shared = self._running_of(Kind.SHARED)
         if not shared:
             return self._gather_until
-        return shared[0].since + ROUND_LONG_S if len(shared) == 1 else None
+        return shared[0].since + self._long_s if len(shared) == 1 else None
 
     def returned(
-        self, number: int, *, failed: Collection[SpanId] = (), lost: Collection[SpanId] = (), read_bytes: int = 0
+        self, number: int, *, now: float, failed: Collection[SpanId] = (), lost: Collection[SpanId] = (),
+        read_bytes: int = 0,
     ) -> None:
         """The job ended. `failed`: those that said so themselves. `lost`: those whose task died. `read_bytes`: by all
         of them."""
         job, since = self._running.pop(number)
         if job.kind is Kind.SHARED:
+            self._long_s = max(ROUND_LONG_S, min(2 * (now - since), ROUND_LONG_MAX_S))
             self._gather_until = since + ROUND_GATHER_S if read_bytes >= ROUND_HEAVY_BYTES else 0.0
         self._clear(job.spans)
         for task in job.tasks:
@@ -155,11 +165,12 @@ class Rounds:
 
     def _may_share(self, now: float) -> bool:
         """One shared job at a time, and under load not one right behind the other, so that rounds grow [P7]: each costs
-        the same before its first row. A second one behind a long one."""
+        the same before its first row. A second one behind a long one: twice as long as the last took, since where Spark
+        has more to do than it can, all are slow, and one more makes them slower."""
         shared = self._running_of(Kind.SHARED)
         if not shared:
             return now >= self._gather_until
-        return len(shared) == 1 and now - shared[0].since >= ROUND_LONG_S
+        return len(shared) == 1 and now - shared[0].since >= self._long_s
 
     def _running_of(self, kind: Kind) -> list[_Running]:
         return [running for running in self._running.values() if running.job.kind is kind]

@@ -165,8 +165,9 @@ class Marks:
             limit = min(limit, found[marker])
         elif marker is not None:
             start, end = self._window(ends, marker)
-            if start <= at.offset:
-                return Look(oid, partition, marker, at.offset, end) if at.offset < end else None
+            first = max(start, at.offset)
+            if start < min(limit, at.offset + step) and first < end:     # else a round would end before it, for nothing
+                return Look(oid, partition, marker, first, end)
             limit = min(limit, start)
         to = Point(min(limit, at.offset + step), 0)
         return Goal(to, self._resolved_at(ends, to.offset)) if to > at else None

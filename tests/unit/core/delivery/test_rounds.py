@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.core.delivery.rounds import WORK_COST_BYTES, Job, Kind, Rounds, pack
-from millrace.limits import ROUND_ALONE_MAX, ROUND_GATHER_S, ROUND_HEAVY_BYTES, ROUND_JOBS_MAX, ROUND_LONG_S
+from millrace.limits import (
+    ROUND_ALONE_MAX,
+    ROUND_GATHER_S,
+    ROUND_HEAVY_BYTES,
+    ROUND_JOBS_MAX,
+    ROUND_LONG_MAX_S,
+    ROUND_LONG_S,
+)
 
 MIB = 1 << 20
 
@@ -40,7 +48,7 @@ def test_P2_a_dispatcher_is_in_at_most_one_job() -> None:
     assert len(job.tasks) == 2
     assert rounds.start(0.0, backlog(1, 2, 3)) == []
     assert rounds.start(5.0, backlog(1, 2, 3)) == []
-    rounds.returned(job.number)
+    rounds.returned(job.number, now=0.0)
     assert one(rounds.start(5.0, backlog(1, 2, 3))).spans == {1, 2, 3}
 
 
@@ -54,42 +62,56 @@ def test_P7_those_who_come_late_wait_for_the_shared_job_but_not_long() -> None:
     assert rounds.start(99.0, backlog(1, 2, 3)) == [], "two shared jobs are enough"
 
 
+def test_P7_where_every_job_takes_long_a_second_one_waits_longer() -> None:
+    rounds = Rounds(2)
+    for began, took_s, wait_s in ((10.0, 3.0, 6.0), (100.0, 60.0, ROUND_LONG_MAX_S), (200.0, 0.1, ROUND_LONG_S)):
+        rounds.returned(one(rounds.start(began, backlog(1))).number, now=began + took_s)
+        last = one(rounds.start(began + took_s, backlog(1)))
+        again_at = began + took_s + wait_s
+        assert rounds.look_again_at() == pytest.approx(again_at)
+        assert rounds.start(again_at - 0.01, backlog(1, 2)) == []
+        late = one(rounds.start(again_at + 0.01, backlog(1, 2)))
+        assert late.spans == {2}
+        for job in (last, late):
+            rounds.returned(job.number, now=again_at + 0.01)
+
+
 def test_P7_under_load_rows_gather_before_the_next_shared_job() -> None:
     rounds = Rounds(2)
     light = one(rounds.start(10.0, backlog(1)))
-    rounds.returned(light.number, read_bytes=ROUND_HEAVY_BYTES - 1)
+    rounds.returned(light.number, now=0.0, read_bytes=ROUND_HEAVY_BYTES - 1)
     heavy = one(rounds.start(10.1, backlog(1)))
-    rounds.returned(heavy.number, read_bytes=ROUND_HEAVY_BYTES)
+    rounds.returned(heavy.number, now=0.0, read_bytes=ROUND_HEAVY_BYTES)
     assert rounds.start(10.2, backlog(1, 2)) == []
     assert rounds.look_again_at() == 10.1 + ROUND_GATHER_S
     last = one(rounds.start(10.1 + ROUND_GATHER_S, backlog(1, 2)))
-    rounds.returned(last.number, read_bytes=0)
+    rounds.returned(last.number, now=0.0, read_bytes=0)
     assert one(rounds.start(10.2 + ROUND_GATHER_S, backlog(1))).spans == {1}, "nothing to wait for"
 
 
 def test_P2_one_that_fails_runs_alone_until_it_runs_well() -> None:
     rounds = Rounds(2)
     job = one(rounds.start(0.0, backlog(1, 2, 3)))
-    rounds.returned(job.number, failed={2})
+    rounds.returned(job.number, now=0.0, failed={2})
     shared, alone = rounds.start(1.0, backlog(1, 2, 3))
     assert (shared.kind, shared.spans) == (Kind.SHARED, {1, 3})
     assert (alone.kind, alone.tasks) == (Kind.ALONE, ((2,),))
-    rounds.returned(shared.number)
-    rounds.returned(alone.number, failed={2})
+    rounds.returned(shared.number, now=0.0)
+    rounds.returned(alone.number, now=0.0, failed={2})
     _, alone = rounds.start(2.0, backlog(1, 2, 3))
     assert alone.spans == {2}
-    rounds.returned(alone.number)
+    rounds.returned(alone.number, now=0.0)
     assert rounds.alone == frozenset()
 
 
 def test_P2_those_that_fail_take_turns_and_leave_room() -> None:
     rounds = Rounds(2)
     many = backlog(*range(10))
-    rounds.returned(one(rounds.start(0.0, many)).number, failed=range(10))
+    rounds.returned(one(rounds.start(0.0, many)).number, now=0.0, failed=range(10))
     jobs = rounds.start(0.0, many)
     assert len(jobs) == ROUND_ALONE_MAX
     for job in jobs:
-        rounds.returned(job.number, failed=job.spans)
+        rounds.returned(job.number, now=0.0, failed=job.spans)
     again = rounds.start(0.0, many)
     assert not {*again[0].spans, *again[1].spans} & {span for job in jobs for span in job.spans}
 
@@ -98,7 +120,7 @@ def test_P2_a_lost_task_makes_suspects_of_its_own_dispatchers_only() -> None:
     rounds = Rounds(2)
     job = one(rounds.start(0.0, backlog(1, 2, 3, 4)))
     dead = job.tasks[0]
-    rounds.returned(job.number, lost=dead)
+    rounds.returned(job.number, now=0.0, lost=dead)
     assert sorted(map(sorted, rounds.suspects)) == [[span] for span in sorted(dead)]
     shared, suspects = rounds.start(0.0, backlog(1, 2, 3, 4))
     assert shared.spans == frozenset(job.tasks[1])
@@ -140,7 +162,7 @@ def test_P2_halving_finds_the_culprit_whatever_it_takes_along(count: int, seed: 
             for one_ in dead:
                 del running[one_]
         else:
-            rounds.returned(number)
+            rounds.returned(number, now=0.0)
             del running[number]
     assert rounds.suspects == (frozenset({culprit}),)
     assert deaths <= 2 * count.bit_length() + 2

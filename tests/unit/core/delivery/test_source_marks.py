@@ -89,9 +89,13 @@ def test_C7_nobody_goes_beyond_the_marker_of_a_change_that_has_not_passed() -> N
     assert world.marks.goal(OID, 0, START, marker.number, {}) == Goal(Point(5, 0), 100), "it stands behind the mark"
     world.mark(149, 8)
     world.mark(200, 20)
-    assert world.marks.goal(OID, 0, START, marker.number, {}) == Goal(Point(8, 0), 149), "up to where it cannot stand"
-    look = world.marks.goal(OID, 0, Point(8, 0), marker.number, {})
-    assert look == Look(OID, 0, marker, 8, 20)
+    look = Look(OID, 0, marker, 8, 20)
+    assert world.marks.goal(OID, 0, START, marker.number, {}) == look, "found first, it is reached by one round"
+    assert world.marks.goal(OID, 0, START, marker.number, {}, 8) == Goal(Point(8, 0), 149), "it is beyond one"
+    assert world.marks.goal(OID, 0, START, marker.number, {}, limit=6) == Goal(Point(6, 0), 100)
+    assert world.marks.goal(OID, 0, Point(8, 0), marker.number, {}) == look
+    assert world.marks.goal(OID, 0, Point(10, 0), marker.number, {}) == look._replace(start=10)
+    assert world.marks.goal(OID, 0, START, marker.number, {marker: 12}) == Goal(Point(12, 0), 149)
     assert world.marks.goal(OID, 0, Point(8, 0), marker.number, {marker: 12}) == Goal(Point(12, 0), 149)
     assert world.marks.goal(OID, 0, Point(12, 0), marker.number, {marker: 12}) is None, "it waits there"
     assert world.marks.goal(OID, 0, Point(12, 0), marker.number + 1, {}) == Goal(Point(20, 0), 200)
@@ -125,7 +129,7 @@ def test_C7_however_marks_fall_the_marker_is_looked_for_where_it_stands(seed: in
     world.mark(lsns[-1], len(lsns))
     assert marker is not None
     position = START
-    while not isinstance(goal := world.marks.goal(OID, 0, position, marker.number, {}), Look):
+    while not isinstance(goal := world.marks.goal(OID, 0, position, marker.number, {}, 50), Look):
         assert goal is not None
         assert position < goal.to <= Point(at, 0)
         assert goal.resolved < lsns[goal.to.offset], "what is resolved there stands before it"
@@ -199,7 +203,7 @@ def test_S9_the_truncation_that_a_generation_begins_with_stands_before_its_begin
     marker = Marker(world.offset - 1, 2, Place(899, 0))
     world.mark(899, 9, full=True, generation=2)          # 5 to 7: of the old generation, behind its last mark
     assert world.marks.begins(OID, 0, 2) == 9
-    assert world.marks.goal(OID, 0, START, 0, {}) == Goal(Point(5, 0), 100)
+    assert world.marks.goal(OID, 0, START, 0, {}, limit=5) == Goal(Point(5, 0), 100)
     assert world.marks.goal(OID, 0, Point(5, 0), 0, {}, limit=9) == Look(OID, 0, marker, 5, 9)
     assert world.marks.goal(OID, 0, Point(5, 0), 0, {marker: 8}, limit=9) == Goal(Point(8, 0), 100)
     assert world.marks.goal(OID, 0, Point(8, 0), 0, {marker: 8}, limit=9) is None
