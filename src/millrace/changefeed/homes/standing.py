@@ -54,7 +54,7 @@ class FeedStanding:
         if key == self._key:
             self._forget_passed()
         part = self._tables.part_of(key) or self._copies.part_of(key)
-        if part is not None:
+        if part is not None and part.table in self._tables.topics:       # else it leaves, and its copies are closed
             self._note_part(part)
 
     def note_table(self, table: TableId) -> None:

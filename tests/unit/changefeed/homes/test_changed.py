@@ -179,6 +179,41 @@ def test_C3_a_table_that_leaves_is_shut_out_and_forgotten_and_begins_anew_when_i
     run(tmp_path, story)
 
 
+def test_C3_copies_of_a_table_that_leaves_are_closed_and_the_others_notice_nothing(tmp_path: Path) -> None:
+    """Their positions are heard of while nobody takes the table any more."""
+    other, name = table(16401, "u"), "__millrace.shop.copy.1"
+    without = msgspec.structs.replace(SPEC, tables=("public.*", "!public.t"))
+
+    async def story(log: Log) -> None:
+        await shop(log)
+        await log.add(other)
+        await log.client.create_topic(name, partitions=1)
+        await log.tell(CopyStarted(1, 1, T.oid, name, 1, 8, "snapshot"),
+                       Manifest(1, 1, 0, 1, T.oid, "snapshot", T.id, (Range(0, 0, 2),), 2, 20))
+        copy = PositionKey(FEED, (await log.client.topic(name)).id, 0)
+        first = await homes(log).open(entry())
+        await log.positions.create(
+            copy, epoch=1, at=Point(1, 0), resolved=0, writer_id=await log.client.new_writer_id())
+        home = await homes(log).open(entry(without), Past(5, SPEC))
+        assert await home.close_positions(whole(TABLE, 1), 6, forget=True)
+        with pytest.raises(PositionMissing):
+            await log.positions.read(copy)
+        await log.rows(other.oid, 0, 2, lsn=50)
+        await log.move(other.oid, 0, 2, resolved=50)
+        at: dict[int, int] = {}
+
+        def moved() -> bool:
+            at.update({part.table.oid: one.next for part, one in home.news().positions.items()})
+            return at.get(other.oid) == 2
+
+        await until(moved, 10)
+        assert T.oid not in at
+        for one in (first, home):
+            await one.leave()
+
+    run(tmp_path, story)
+
+
 def test_C7_a_table_that_is_renamed_away_and_back_begins_where_it_comes_back(tmp_path: Path) -> None:
     hidden = msgspec.structs.replace(T, name="secret")
 
