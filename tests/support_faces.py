@@ -14,11 +14,14 @@ from millrace.api.app import HttpServer
 from millrace.api.capture_app import build
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import CoordinatorShell, Workshop
+from millrace.changefeed.dispatching.spark_jobs import SparkJobs
 from millrace.changefeed.feeds.capture import FeedCapture
 from millrace.changefeed.members import CaptureInfo, Membership, living
 from millrace.core.sources.registry import SourceState, Table
+from millrace.errors import ConfigError
 from millrace.model.sources import ReaderPlaced, SourceSpec
 from millrace.ops.real import real_ports
+from millrace.pipeline.session import Place
 from millrace.source.reading.status import ReaderStatus
 from millrace.store.campaign import CampaignTimes
 from millrace.store.contract import Candidate
@@ -53,7 +56,8 @@ class Face:
 
     def __init__(self, number: int, http_port: int, link_port: int, store: SqliteStore, log: Log) -> None:
         self.id, self.ports, self.store, self.client = number, real_ports(), store, log.client
-        self.link_port, self.spark, self.changefeeds = link_port, None, None
+        self.link_port, self.changefeeds = link_port, None
+        self.spark = SparkJobs(_nowhere, self.ports.clock)
         process = self.ports.processes.me()
         me = Candidate(number, f"127.0.0.1:{http_port}", process)
         info = CaptureInfo(number, 1, me.address, process.pid, f"127.0.0.1:{link_port}", process)
@@ -83,7 +87,12 @@ class Face:
     async def stop(self) -> None:
         await self.shell.stop()
         await self.feeds.stop()
+        await self.spark.close()
         await self.membership.stop()
+
+
+def _nowhere() -> Place:
+    raise ConfigError("spark.remote: missing")
 
 
 def _reader(spec: SourceSpec, placed: ReaderPlaced) -> StandingReader:

@@ -156,6 +156,10 @@ ROUND_GATHER_S = 0.4               # ... so the next one begins so long after it
 ROUND_SETTLE_S = 0.02              # who is stored first waits so long for the others of its job
 TASK_CONCURRENT_MAX = 16           # dispatchers of one task at a time: bounds a worker's memory, hides their waits
 SPARK_OPEN_S = 30.0                # a session that does not open: Spark is absent
+SPARK_CHECK_S = 55.0               # settings of a changefeed, held against all its tables, before somebody is answered
+SPARK_LOOK_S = 2.0                 # a job is under way and nothing has come back for so long: whether Spark answers
+SPARK_SILENT_S = 5.0               # ... within this; a greeting takes a millisecond
+SPARK_MISSED_S = 30.0              # an absence that nobody has met with for so long is not told any more
 SPARK_IDLE_S = 1800.0              # a session of our own unused so long is opened anew: servers forget it after an hour
 SPARK_DAEMON_IDLE_S = 3600.0       # a parent of Python workers that had none for so long: its session may be gone
 

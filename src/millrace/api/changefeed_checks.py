@@ -9,7 +9,8 @@ is asked only where a filter or projection must be analysed [P8].
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import Literal
 
 import msgspec
 
@@ -23,12 +24,8 @@ from millrace.log.client import LogClient
 from millrace.model.changefeeds import ChangefeedSpec, TableSettings
 from millrace.model.tables import TableSchema
 from millrace.ops.secrets import REMEDY, has_clear_password
+from millrace.pipeline.session import Open
 from millrace.sink.routes import check_sink
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-NO_SPARK = "no Spark is configured; set spark.remote or spark.master"
 
 
 class SettingsRequest(TableSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,19 +75,17 @@ async def check(capture: Capture, spec: ChangefeedSpec) -> list[dict[str, str]]:
     check_spec(spec)
     check_sink(spec)                                     # what needs no table is told even if the log is away
     tables = await source_tables(capture.client, spec.source)
-    return await asyncio.to_thread(_check_tables, capture, spec, tables)
+    if capture.spark is None:
+        raise Unreachable(f"capture {capture.id} is still starting; ask again")
+    question, within_s = partial(_check_tables, spec=spec, tables=tables), limits.SPARK_CHECK_S
+    try:
+        return await capture.spark.ask("the settings", question, within_s=within_s)
+    except Unreachable as error:
+        raise Unreachable(f"filters and projections are checked by Spark: {error}; or leave them out") from None
 
 
-def _check_tables(capture: Capture, spec: ChangefeedSpec, tables: list[TableSchema]) -> list[dict[str, str]]:
+def _check_tables(spark: Open, *, spec: ChangefeedSpec, tables: list[TableSchema]) -> list[dict[str, str]]:
     from millrace.pipeline.shape.creation import check_changefeed  # pyspark: slow to load, in a thread
-
-    def spark() -> SparkSession:
-        try:
-            if capture.spark is None:
-                raise Unreachable(NO_SPARK)
-            return capture.spark()
-        except Unreachable as error:
-            raise Unreachable(f"filters and projections are checked by Spark: {error}; or leave them out") from None
 
     checked = check_changefeed(spark, spec, tables)
     if not checked.plans:

@@ -30,7 +30,8 @@ def changefeed_metrics(changefeeds: Changefeeds) -> Iterator[Metric]:
     yield families("millrace_changefeed_breaker_trips_total", [((feed,), one.trips) for feed, one in reports.items()])
     yield families("millrace_changefeed_breaker_probes_total", [((feed,), one.probes) for feed, one in reports.items()])
     yield family("millrace_spark_jobs_total", spark.jobs)
-    yield family("millrace_spark_absent_seconds", now - spark.since if spark.why else 0.0)
+    absence = spark.absence
+    yield family("millrace_spark_absent_seconds", now - absence.since if absence is not None else 0.0)
 
 
 def _maintained(machines: dict[str, Maintainer], now: float) -> Iterator[Metric]:

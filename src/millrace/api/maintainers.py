@@ -135,11 +135,11 @@ async def _ask(capture: Capture, whom: int, path: str) -> Heard:
 
 def in_short(capture: Capture, feeds: FeedCapture) -> dict[str, Any]:
     items = [summary(host, feeds) for _, host in sorted(feeds.maintainers.items())]
-    spark = capture.changefeeds.spark if capture.changefeeds is not None else None
+    absence = capture.spark.absence if capture.spark is not None else None
     waits = None
-    if spark is not None and spark.why:
-        waits = blocker_view(Blocker(f"rounds of capture {capture.id}", "Spark", spark.why, spark.since),
-                             feeds.around.now())
+    if absence is not None:
+        blocker = Blocker(f"rounds of capture {capture.id}", "Spark", absence.why, absence.since)
+        waits = blocker_view(blocker, feeds.around.now())
     return {"total": len(items), "items": items, "spark": waits}
 
 

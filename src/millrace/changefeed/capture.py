@@ -13,23 +13,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import structlog
 
 from millrace.changefeed.changefeeds import Changefeeds, ChangefeedSettings
 from millrace.changefeed.coordinator import CoordinatorShell, Reign
+from millrace.changefeed.dispatching.spark_jobs import SparkJobs
 from millrace.changefeed.feeds.capture import FeedCapture
 from millrace.changefeed.members import CaptureInfo, Membership, living
 from millrace.changefeed.workshop import workshop
-from millrace.errors import ConfigError, MillraceError
+from millrace.errors import MillraceError
 from millrace.log.client import LogClient
 from millrace.ops.ports import Ports
 from millrace.store.campaign import CampaignTimes
 from millrace.store.contract import Candidate, Store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 log = structlog.get_logger(__name__)
 
@@ -116,12 +113,9 @@ class Capture:
         return self.changefeeds.control if self.changefeeds is not None else None
 
     @property
-    def spark(self) -> Callable[[], SparkSession] | None:
-        """Opens the one session of this capture if need be, and blocks meanwhile; None: nobody has named a Spark."""
-        try:
-            return self.changefeeds.spark.session.spark if self.changefeeds is not None else None
-        except ConfigError:
-            return None
+    def spark(self) -> SparkJobs | None:
+        """Jobs of all its changefeeds, and what else Spark is asked for."""
+        return self.changefeeds.spark if self.changefeeds is not None else None
 
     @property
     def coordinator_id(self) -> int | None:

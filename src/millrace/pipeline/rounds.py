@@ -27,7 +27,7 @@ from millrace.model.table_plans import TablePlan
 from millrace.model.tables import TableSchema
 from millrace.ops.logging import get_logger
 from millrace.pipeline import frames, task
-from millrace.pipeline.session import Session, first_line
+from millrace.pipeline.session import Open, Session, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,26 +67,32 @@ class Runner:
         self._session, self._tag = session, f"millrace-{owner}" if owner else "millrace"
         self._warm: SparkSession | None = None     # the session that has brought a job back
         self._trials: Trials | None = None
+        self._look: asyncio.Future[bool] | None = None
         self._asking = asyncio.Semaphore(limits.ASKED_JOBS_MAX)
-        # two more: to open and to cancel
-        self._threads = ThreadPoolExecutor(limits.ROUND_JOBS_MAX + limits.ASKED_JOBS_MAX + 2, "spark")
+        # three more: to open, to cancel, to look
+        self._threads = ThreadPoolExecutor(limits.ROUND_JOBS_MAX + limits.ASKED_JOBS_MAX + 3, "spark")
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._session.close)
 
     async def shape(self, where: str, settings: TableSettings, table: TableSchema) -> TablePlan:
-        """What settings make of a version of a table; Spark analyses its expressions, if there are any [P4]. `where`:
-        names the settings in messages. InvalidExpression, InvalidRequest; Unreachable."""
-        def analysed() -> TablePlan:
-            from millrace.pipeline.shape.analysis import plan_of  # with pyspark: not loaded before it is needed
+        return await self.ask(where, shaping(where, settings, table))
 
-            return plan_of(self._session.spark, where, settings, table)
-
+    async def ask(self, what: str, question: Callable[[Open], T], *, within_s: float = limits.SPARK_OPEN_S) -> T:
+        """In a thread, what Spark says without running a job (Session.ask). `what`: names it in messages."""
         try:
-            return await self._in_thread(limits.SPARK_OPEN_S, analysed)
+            return await self._in_thread(within_s, self._session.ask, question)
         except TimeoutError:
-            raise Unreachable(f"Spark has not analysed {where} within {limits.SPARK_OPEN_S:g} s") from None
+            raise Unreachable(f"Spark has not analysed {what} within {within_s:g} s") from None
+
+    async def answers(self) -> bool:
+        """Whether Spark answers at all. Who hangs in asking it holds one thread, not one for each time."""
+        if self._look is None or self._look.done():
+            self._look = asyncio.get_running_loop().run_in_executor(self._threads, self._session.answers)
+            self._look.add_done_callback(_heard)
+        done, _ = await asyncio.wait([self._look], timeout=limits.SPARK_SILENT_S + limits.SPARK_LOOK_S)
+        return bool(done) and self._look.result()
 
     async def run(self, plans: Sequence[TaskPlan]) -> Ending:
         """As many tasks as there are plans. Cancelled: jobs are cancelled, too."""
@@ -165,14 +171,14 @@ class Runner:
         """Whether all of Spark is gone is asked, not guessed from the error."""
         if plans[0].asks and (broken := self._broken(plans, error)) is not None:
             return broken
-        alive = False
-        with contextlib.suppress(Exception):
-            alive = await self._in_thread(limits.ROUND_CANCEL_S, self._session.is_alive, spark)
-        if not alive:
+        gone = True
+        with contextlib.suppress(TimeoutError):
+            gone = await self._in_thread(limits.ROUND_CANCEL_S, self._session.is_gone, spark)
+        if gone:
             await self._drop(spark)
         why = first_line(error)
-        log.warning("job lost", changefeed=plans[0].changefeed, job=plans[0].job, why=why, spark_alive=alive)
-        return _lost(plans, why, session_lost=not alive)
+        log.warning("job lost", changefeed=plans[0].changefeed, job=plans[0].job, why=why, spark_alive=not gone)
+        return _lost(plans, why, session_lost=gone)
 
     def _broken(self, plans: Sequence[TaskPlan], error: Exception) -> Returned | None:
         """A row broke an expression: nobody has died. None: it is something else."""
@@ -192,6 +198,17 @@ class Runner:
         work = asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
         work.add_done_callback(_heard)
         return await asyncio.wait_for(asyncio.shield(work), timeout_s)
+
+
+def shaping(where: str, settings: TableSettings, table: TableSchema) -> Callable[[Open], TablePlan]:
+    """A question: what settings make of a version of a table; Spark analyses its expressions, if there are any [P4].
+    `where`: names the settings in messages. InvalidExpression, InvalidRequest."""
+    def analysed(spark: Open) -> TablePlan:
+        from millrace.pipeline.shape.analysis import plan_of  # with pyspark: not loaded before it is needed
+
+        return plan_of(spark, where, settings, table)
+
+    return analysed
 
 
 def _returned(plans: Sequence[TaskPlan], table: pa.Table) -> Returned:

@@ -3,6 +3,9 @@
 In: where Spark is. Out: a SparkSession, opened when it is first needed and again after the server, the driver or the
 network died. Promise: only DataFrames are used, so both kinds behave alike [P6]; a call that finds no Spark fails
 within seconds (`Unreachable`) instead of waiting for it [P8]. Every call blocks: asyncio shells use threads.
+
+    an error of a call ──▶ is_gone? asked, not guessed from the error ─┬─ yes ─▶ dropped; a question is put once more
+                                                                       └─ no ──▶ it is about what was asked
 """
 
 from __future__ import annotations
@@ -16,16 +19,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from millrace import limits
-from millrace.errors import Unreachable
+from millrace.errors import MillraceError, Unreachable
 from millrace.ops.logging import get_logger
 from millrace.pipeline import server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+T = TypeVar("T")
+Open = Callable[[], "SparkSession"]     # opens a session, if there is none
 log = get_logger(__name__)
 RETRIES = 3                       # of one call over Connect, within two seconds: a dead server is our matter
 RETRY_MAX_MS = 1_000
@@ -42,9 +47,18 @@ class Place:
     conf: dict[str, str] = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        return self.remote or self.master
+
+    @property
     def is_own_session(self) -> bool:
         """A remote that names a session is shared: nobody ends it for the others."""
         return bool(self.remote) and "session_id=" not in self.remote
+
+    @property
+    def greets(self) -> bool:
+        """A greeting can be read without a session: there is no TLS around it."""
+        return bool(self.remote) and "use_ssl=true" not in self.remote and "token=" not in self.remote
 
 
 class Session:
@@ -67,6 +81,37 @@ class Session:
                 self.opened_count += 1
             self._used_at = now
             return self._spark
+
+    def ask(self, question: Callable[[Open], T]) -> T:
+        """What does not change anything, and may be put twice: a session that has died since, for Spark was started
+        anew, is dropped and opened again, once. Unreachable: Spark does not answer. Other errors are about the
+        question."""
+        found = self._asked(question)
+        if isinstance(found, _Gone):
+            found = self._asked(question)
+        if isinstance(found, _Gone):
+            raise Unreachable(f"Spark at {self.place.name}: {found.why}")
+        return found
+
+    def _asked(self, question: Callable[[Open], T]) -> T | _Gone:
+        given: list[SparkSession] = []
+
+        def open_() -> SparkSession:
+            if not given:
+                if self._spark is not None and self.place.greets and not self.answers():
+                    raise Unreachable(f"no Spark Connect server answers at {self.place.remote}")
+                given.append(self.spark())
+            return given[0]
+
+        try:
+            return question(open_)
+        except MillraceError:
+            raise
+        except Exception as error:
+            if not given or not self.is_gone(given[0]):
+                raise
+            self.drop(given[0])
+            return _Gone(first_line(error))
 
     def drop(self, spark: SparkSession) -> None:
         """This one is broken: the next caller gets another. Whoever still waits in it is woken with an error."""
@@ -91,6 +136,21 @@ class Session:
         finally:
             spark.removeTag(tag)
 
+    def answers(self) -> bool:
+        """Whether Spark answers at all: a greeting, within SPARK_SILENT_S. Where none can be read the session is asked,
+        if one is open, and whoever hangs in that is not to be waited for."""
+        if self.place.greets:
+            return server.answers(*_address(self.place.remote), limits.SPARK_SILENT_S)
+        spark = self._spark
+        return spark is None or not self.is_gone(spark)
+
+    def is_gone(self, spark: SparkSession) -> bool:
+        """Whether this session, or all of Spark, died: whatever the error says that made somebody ask."""
+        try:
+            return not self.is_alive(spark)
+        except Exception:
+            return True
+
     def is_alive(self, spark: SparkSession) -> bool:
         """Asks it; raises or returns False when it is not."""
         if self.place.remote:
@@ -105,8 +165,8 @@ class Session:
 
     def _open(self) -> SparkSession:
         began = self._clock()
-        spark = _open_remote(self.place.remote) if self.place.remote else _open_driver(self.place)
-        log.info("spark session opened", at=self.place.remote or self.place.master,
+        spark = _open_remote(self.place) if self.place.remote else _open_driver(self.place)
+        log.info("spark session opened", at=self.place.name,
                  took_s=round(self._clock() - began, 2))
         return spark
 
@@ -123,16 +183,21 @@ class Session:
     def _forget(self) -> None:
         spark, self._spark = self._spark, None
         assert spark is not None
-        log.info("spark session given up", at=self.place.remote or self.place.master)
+        log.info("spark session given up", at=self.place.name)
         if self.place.remote:
             _close_remote(spark)
         else:
             _reset_driver(kill=True)              # it does not answer: it is not asked, either
 
 
-def _open_remote(remote: str) -> SparkSession:
+class _Gone(NamedTuple):
+    why: str
+
+
+def _open_remote(place: Place) -> SparkSession:
     """Not through the builder: it keeps sessions in places where others would find them."""
-    if _is_plain(remote) and not server.answers(*_address(remote)):
+    remote = place.remote
+    if place.greets and not server.answers(*_address(remote)):
         raise Unreachable(f"no Spark Connect server answers at {remote}")
     connect: Any = importlib.import_module("pyspark.sql.connect.session")
     retries: Any = importlib.import_module("pyspark.sql.connect.client.retries")
@@ -145,11 +210,6 @@ def _open_remote(remote: str) -> SparkSession:
         raise Unreachable(f"Spark Connect server at {remote}: {first_line(error)}") from error
     opened: SparkSession = spark
     return opened
-
-
-def _is_plain(remote: str) -> bool:
-    """Without TLS, so that a greeting can be read."""
-    return "use_ssl=true" not in remote and "token=" not in remote
 
 
 def _address(remote: str) -> tuple[str, int]:

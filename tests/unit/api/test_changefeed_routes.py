@@ -122,7 +122,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"settings": [{"tables": "public.orders", "filter": "sum(total) > 1"}]}, 400, "invalid_expression", "\n^^^"),
     ({"settings": [{"tables": "public.orders", "projection": ["note"]}]}, 400, "invalid_request", "key is missing"),
     ({"settings": [{"tables": "public.orders", "more": 1}]}, 400, "invalid_request", "more"),
-    ({"settings": [{"tables": "public.orders", "filter": "total > 1"}]}, 503, "unreachable", "no Spark is configured"),
+    ({"settings": [{"tables": "public.orders", "filter": "total > 1"}]}, 503, "unreachable", "by Spark: spark.remote"),
     ({"start": "0/1"}, 400, "invalid_request", "start"),
 ]
 
