@@ -10,6 +10,7 @@ from typing import Any
 
 from millrace.api.maintainers import Heard, blocker_view, error_view, operator_view
 from millrace.changefeed.coordinator import Reign
+from millrace.core.feeds.blockers import turn
 from millrace.core.feeds.coordinator import Coordinator
 from millrace.core.feeds.feeds import FeedEntry
 from millrace.model.changefeeds import ChangefeedSpec, TableSettings
@@ -38,10 +39,15 @@ def describe(entry: FeedEntry, heard: Heard | None, machine: Coordinator, reign:
         "maintainer": place.capture if place is not None else None,
         "maintainer_epoch": place.epoch if place is not None else None,
         **{name: said[name] if said is not None else None for name in FIGURES},
-        "oldest_blocker": max(blockers, key=lambda blocker: float(blocker["age_s"]), default=None),
+        "oldest_blocker": min(blockers, key=in_turn, default=None),
     }
     name_tables([*errors, *([body["error"]] if body["error"] is not None else [])], spec.source, reign)
     return body
+
+
+def in_turn(blocker: dict[str, Any]) -> tuple[int, float]:
+    """As they are told: causes before what follows from them, the oldest first."""
+    return turn(blocker["what"], float(blocker["age_s"]))
 
 
 def _spec(spec: ChangefeedSpec) -> dict[str, Any]:

@@ -204,7 +204,7 @@ async def list_operators(desk: Desk) -> Response:
 
 @at_desk
 async def list_blockers(desk: Desk) -> Response:
-    """Whatever waits: what, who would have to act, why, how long; oldest first [C9]."""
+    """Whatever waits: what, who would have to act, why, how long; causes first, and of them the oldest [C9]."""
     desk.state.entry(desk.name)
     own = [*views.coordinator_blockers(desk.name, desk.host.machine), *await spark_blockers(desk.capture)]
     return await _of_maintainer(desk, "blockers", own)
@@ -217,7 +217,7 @@ async def _of_maintainer(desk: Desk, what: str, own: list[dict[str, Any]] | None
     items = [*(own or ()), *(said[what] if said is not None else ())]
     views.name_tables(items, entry.spec.source, desk.reign)
     if what == "blockers":
-        items.sort(key=lambda item: -item["age_s"])
+        items.sort(key=views.in_turn)
     total = len(items) if said is not None or own is not None else None
     return Json({"total": total, "items": items, "why": why})
 

@@ -19,7 +19,7 @@ from millrace.api.problems import Json
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.feeds.capture import FeedCapture
 from millrace.changefeed.feeds.maintainer_host import MaintainerHost
-from millrace.core.feeds.blockers import Blocker
+from millrace.core.feeds.blockers import Blocker, turn
 from millrace.core.feeds.feeds import FeedEntry
 from millrace.core.feeds.maintainer import Maintainer
 from millrace.core.feeds.office import SpanState
@@ -149,7 +149,7 @@ def summary(host: MaintainerHost, feeds: FeedCapture) -> dict[str, Any]:
                             "ready": host.ready, "lives": host.lives}
     if machine is None:
         return body
-    blockers = sorted(machine.blockers(), key=lambda blocker: blocker.since)
+    blockers = sorted(machine.blockers(), key=lambda blocker: turn(blocker.what, now - blocker.since))
     return {
         **body,
         "state": "warning" if machine.state.needs and machine.health.state == "normal" else machine.health.state,

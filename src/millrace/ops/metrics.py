@@ -184,7 +184,8 @@ CAPTURE_METRICS: dict[str, Measure] = {
     "millrace_changefeed_breaker_probes_total": Measure(
         COUNTER, "Probes whether the sink takes writes again.", CHANGEFEED),
     "millrace_spark_jobs_total": Measure(COUNTER, "Jobs that Spark was given by this capture."),
-    "millrace_spark_absent_seconds": Measure(GAUGE, "How long Spark starts no job, or answers nothing while one is under way; 0: it is there."),
+    "millrace_spark_absent_seconds": Measure(
+        GAUGE, "How long Spark starts no job, or answers nothing while one is under way; 0: it is there."),
 }
 
 METRICS: dict[str, Measure] = {**BROKER_METRICS, **CAPTURE_METRICS}

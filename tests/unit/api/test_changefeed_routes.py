@@ -10,6 +10,7 @@ import httpx
 
 from millrace.model.progress import CopyStarted
 from millrace.model.quarantine import quarantine_topic
+from millrace.model.rounds import TaskPlan
 from support_faces import ITEMS, ORDERS, Faces, run
 
 PATH = "/api/v2/changefeeds"
@@ -82,6 +83,14 @@ def test_C9_tables_operators_and_blockers_come_from_the_maintainer(tmp_path: Pat
         found = (await w.http[0].get(f"{PATH}/orders")).json()
         assert (found["resolved"], found["oldest_blocker"]["what"]) == ("0/7D0", "checkpoint")
         assert int(found["lag_bytes"]) > 0
+        # A cause that came later is told before what follows from it.
+        await w.captures[1].spark.run([TaskPlan("orders", 1, "mover", b"", (), ())])
+        waits = (await w.http[0].get(f"{PATH}/orders/blockers")).json()
+        assert [(one["owner"], one["what"]) for one in waits["items"]] == [
+            ("Spark", "rounds of capture 1"), ("maintainer of orders", "checkpoint")]
+        assert waits["items"][0]["age_s"] < waits["items"][1]["age_s"]
+        (listed,) = (await w.http[0].get(PATH)).json()["items"]
+        assert (listed["oldest_blocker"]["owner"], listed["why"]) == ("Spark", "no Spark: spark.remote: missing")
         await w.log.tell(CopyStarted(1, 1, 2, "__millrace.shop.copy.1", 1, 1200, "snapshot"))
         copied = await w.eventually(f"{PATH}/orders/tables", lambda body: any(t["copying"] for t in body["items"]), 1)
         assert [t["oid"] for t in copied["items"] if t["copying"]] == [2]

@@ -1,4 +1,8 @@
-"""Whatever waits, with owner, reason and age [C9]. Derived from the machines' state; shown by API, CLI and metrics."""
+"""Whatever waits, with owner, reason and age [C9]. Derived from the machines' state; shown by API, CLI and metrics.
+
+Promises: an age counts from when there was something to wait for; what is behind because something else waits is told
+after that, however old it is.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,9 @@ if TYPE_CHECKING:
     from millrace.core.feeds.maintainer import Maintainer
 
 
+CHECKPOINT, SCHEMA_CHANGE = "checkpoint", "schema change"
+
+
 class Blocker(NamedTuple):
     """`owner`: who would have to act, as `capture 2`, `coordinator`, `maintainer of orders`."""
 
@@ -16,6 +23,13 @@ class Blocker(NamedTuple):
     owner: str
     reason: str
     since: float
+
+
+def turn(what: str, age_s: float) -> tuple[int, float]:
+    """Sorts blockers: those that can be a cause, then schema changes, which wait for rows, then the checkpoint, which
+    waits for all of them; the oldest first."""
+    follows = 2 if what == CHECKPOINT else 1 if what.startswith(SCHEMA_CHANGE) else 0
+    return follows, -age_s
 
 
 def feed_blockers(maintainer: Maintainer) -> list[Blocker]:
@@ -64,7 +78,7 @@ def _changes(m: Maintainer) -> list[Blocker]:
         missing = m.ddl.missing(change)
         names = ", ".join(str(table.oid) for table in missing)
         reason = f"tables {names} have not reached the marker" if missing else "it is being written"
-        what = f"schema change {change.number} ({change.kind})"
+        what = f"{SCHEMA_CHANGE} {change.number} ({change.kind})"
         out.append(Blocker(what, f"maintainer of {m.feed}", reason, m.ddl.since))
     position = m.ddl.position
     for table, own in position.isolated if position is not None else ():
@@ -82,12 +96,13 @@ def _positions(m: Maintainer) -> list[Blocker]:
     owner = f"maintainer of {m.feed}"
     if lsn is None:
         what = f"position of {holder.table.oid}/{holder.partition}" if holder is not None else "marks of the source"
-        return [Blocker("checkpoint", owner, f"{what} not read yet", m.begun)]
+        return [Blocker(CHECKPOINT, owner, f"{what} not read yet", m.begun)]
     if holder is None:
         return []
     why = "is not copied: rows of its table's first copy are missing" if m.progress.owes(holder) else "is behind"
     reason = f"partition {holder.table.oid}/{holder.partition} {why}"
-    return [Blocker("checkpoint", owner, reason, m.checkpoint_since)]
+    since = m.waiting.since(max(lsn, m.state.checkpoint))    # what it stood at while it was idle is no wait
+    return [Blocker(CHECKPOINT, owner, reason, m.begun if since is None else since)]
 
 
 def _pauses(m: Maintainer) -> list[Blocker]:

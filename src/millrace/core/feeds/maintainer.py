@@ -27,6 +27,7 @@ from millrace.core.feeds.releasing import Releasing
 from millrace.core.feeds.settling import Settling
 from millrace.core.feeds.sight import FeedSight
 from millrace.core.feeds.states import Health
+from millrace.core.feeds.waiting import Waiting
 from millrace.model.changefeeds import (
     LEFT,
     ChangefeedSpec,
@@ -70,7 +71,7 @@ class Maintainer:
         self.feed, self.state, self.epoch, self.health = feed, state, epoch, health
         self._tables, self._flaws = tables, flaws
         self.sight = FeedSight(now, session_s=session_s, flaws=flaws)
-        self.progress = Progress()
+        self.progress, self.waiting = Progress(), Waiting()
         self.ddl = DdlDispatcher(state, self.progress, watermarks=watermarks, flaws=flaws)
         self.placing = Placing(state, self.sight, self._fate, home=capture, flaws=flaws)
         self.settling = Settling(
@@ -114,6 +115,7 @@ class Maintainer:
 
     def on_mark(self, resolved: Lsn, ends: Mapping[TablePartition, int], *, full: bool) -> None:
         self.progress.on_mark(resolved, ends, full=full)
+        self.waiting.marked(resolved, self.sight.now)
 
     def on_positions(self, positions: Mapping[TablePartition, Committed]) -> None:
         change = self.ddl.waiting()
@@ -187,6 +189,8 @@ class Maintainer:
                 self.progress.forget(part)
         self.placing.replay(record)
         match record:
+            case CheckpointReached():
+                self.waiting.reached(record.lsn)
             case SpanRecorded():
                 self._watch(self.state.spans[record.id])
             case SpanEnded():

@@ -8,6 +8,7 @@ import pytest
 
 from millrace import limits
 from millrace.core.feeds.barrier import SchemaChange
+from millrace.core.feeds.blockers import Blocker
 from millrace.core.feeds.checkpoint import Committed
 from millrace.core.feeds.effects import (
     ClosePositions,
@@ -378,6 +379,31 @@ def test_C6_the_checkpoint_follows_positions_marks_and_changes(cluster: Cluster)
     assert cluster.m.state.checkpoint == 70, "not past a change that has not passed"
     lsns = [record.lsn for record in cluster.records if isinstance(record, CheckpointReached)]
     assert lsns == sorted(set(lsns))
+
+
+def test_C9_a_wait_counts_from_the_oldest_change_that_is_not_done(cluster: Cluster) -> None:
+    """Not from the last checkpoint: nothing was there to wait for in between."""
+    idle_since = cluster.m.checkpoint_since
+    cluster.settle(400)
+    began = cluster.now
+    cluster.m.on_mark(80, {PARTS[2]: 4}, full=False)
+    cluster.settle(16)
+
+    def waits() -> Blocker:
+        (found,) = (blocker for blocker in cluster.m.blockers() if blocker.what == "checkpoint")
+        return found
+
+    assert cluster.m.checkpoint_since == idle_since
+    assert (waits().since, cluster.now - waits().since) == (began, 8.0)
+    later = cluster.now
+    cluster.m.on_mark(90, {PARTS[2]: 6}, full=False)
+    cluster.settle(4)
+    assert waits().since == began, "the older one is not done"
+    cluster.m.on_positions({PARTS[2]: Committed(4, 80)})
+    cluster.settle(4)
+    assert waits().since == later
+    cluster.m.on_positions({PARTS[2]: Committed(6, 90)})
+    assert cluster.m.blockers() == []
 
 
 def test_C7_a_created_table_is_placed_when_its_change_has_passed(cluster: Cluster) -> None:
