@@ -14,15 +14,23 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from millrace.changefeed.dispatching.spark_jobs import SparkJobs
+from millrace.errors import Unreachable
+from millrace.model.changefeeds import TableSettings
+from millrace.model.tables import Column, TableSchema
+from millrace.ops.real import BootClock
 from millrace.pipeline.rounds import Lost, NotStarted, Returned, Runner
 from millrace.pipeline.session import Place, Session
 from support_cluster import Cluster, wait_for
+from support_feeds import until
 from support_rounds import Feed, claimed_by
 from support_spark import SparkServer, alive, cpu_s, warm
 
 pytestmark = pytest.mark.timeout(400)      # a JVM starts, perhaps on a busy machine
 
 RECORDS = 60
+TABLE = TableSchema(7, "public", "t", "d", (Column("id", 20, -1, True),))
+FILTER = TableSettings(tables="*.*", filter="id > 1")
 IDLE_WINDOW_S = 5.0
 
 
@@ -113,6 +121,62 @@ def test_P5_P8_kill_of_the_server_in_a_round(server: SparkServer, feed: Feed) ->
 
     asyncio.run(body())
     assert session.opened_count == 2
+    assert all_delivered_once(feed)
+
+
+def test_P8_P4_expressions_are_analysed_by_a_server_that_was_started_anew(server: SparkServer) -> None:
+    """No round has noticed it: the session is of a server that is gone."""
+    session = Session(Place(remote=server.remote))
+
+    async def body() -> None:
+        runner = Runner(session)
+        try:
+            assert (await runner.shape("settings[0]", FILTER, TABLE)).filter
+            server.kill()
+            with pytest.raises(Unreachable, match="no Spark Connect server answers"):
+                await runner.shape("settings[0]", FILTER, TABLE)
+            server.start()
+            assert (await runner.shape("settings[0]", FILTER, TABLE)).filter
+            server.kill()
+            server.start()
+            assert (await runner.shape("settings[0]", FILTER, TABLE)).filter
+        finally:
+            await runner.close()
+
+    asyncio.run(body())
+    assert session.opened_count == 3
+
+
+def test_C9_P8_a_server_that_is_stopped_in_a_round_is_named_and_goes_on_when_it_does(
+    server: SparkServer, feed: Feed
+) -> None:
+    async def body() -> None:
+        jobs = SparkJobs(lambda: Place(remote=server.remote), BootClock())
+        try:
+            assert (await jobs.shape("settings[0]", FILTER, TABLE)).filter
+            job = asyncio.create_task(jobs.run(feed.plans([[0, 1], [2, 3]], upto=RECORDS, deadline_s=30.0)))
+            await claimed_by(feed, 2)
+            assert jobs.absence is None
+            began = time.monotonic()
+            os.kill(server.pid, signal.SIGSTOP)
+            await until(lambda: jobs.absence is not None, 30)
+            assert time.monotonic() - began < 15.0
+            assert jobs.absence is not None
+            assert "does not answer" in jobs.absence.why
+            with pytest.raises(Unreachable, match="no Spark Connect server answers"):
+                await jobs.shape("settings[0]", FILTER, TABLE)
+            os.kill(server.pid, signal.SIGCONT)
+            ending = await job
+            assert isinstance(ending, Returned)
+            assert jobs.absence is None
+            feed.settle(ending)
+            assert (await jobs.shape("settings[0]", FILTER, TABLE)).filter
+            assert jobs.session.opened_count == 1, "whoever waited in it was not woken"
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+            await jobs.close()
+
+    asyncio.run(body())
     assert all_delivered_once(feed)
 
 

@@ -96,14 +96,14 @@ class Runner:
 
     async def run(self, plans: Sequence[TaskPlan]) -> Ending:
         """As many tasks as there are plans. Cancelled: jobs are cancelled, too."""
+        fused, *asking = _jobs(plans)
         try:
             spark = await self._in_thread(limits.SPARK_OPEN_S, self._session.spark)
+            if asking and self._trials is None:
+                self._trials = await self._in_thread(limits.SPARK_OPEN_S, _trials)
         except (Unreachable, TimeoutError) as error:
             return NotStarted(first_line(error))
         tag = f"{self._tag}-{plans[0].changefeed}-{plans[0].job}"
-        fused, *asking = _jobs(plans)
-        if asking and self._trials is None:
-            self._trials = await self._in_thread(limits.SPARK_OPEN_S, _trials)
         works = [self._asked(spark, some, f"{tag}-{n}") for n, some in enumerate(asking)]
         if fused:
             works.append(self._job(spark, fused, tag))

@@ -201,9 +201,10 @@ def _open_remote(place: Place) -> SparkSession:
         raise Unreachable(f"no Spark Connect server answers at {remote}")
     connect: Any = importlib.import_module("pyspark.sql.connect.session")
     retries: Any = importlib.import_module("pyspark.sql.connect.client.retries")
-    spark = connect.SparkSession(connection=remote)
-    spark.client.set_retry_policies([retries.DefaultPolicy(max_retries=RETRIES, max_backoff=RETRY_MAX_MS)])
+    spark: Any = None
     try:
+        spark = connect.SparkSession(connection=remote)
+        spark.client.set_retry_policies([retries.DefaultPolicy(max_retries=RETRIES, max_backoff=RETRY_MAX_MS)])
         spark.version                             # noqa: B018 - the first call opens it on the server
     except Exception as error:
         _close_remote(spark)
