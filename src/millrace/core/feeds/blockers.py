@@ -102,7 +102,7 @@ def _positions(m: Maintainer) -> list[Blocker]:
     why = "is not copied: rows of its table's first copy are missing" if m.progress.owes(holder) else "is behind"
     reason = f"partition {holder.table.oid}/{holder.partition} {why}"
     since = m.waiting.since(max(lsn, m.state.checkpoint))    # what it stood at while it was idle is no wait
-    return [Blocker(CHECKPOINT, owner, reason, m.begun if since is None else since)]
+    return [Blocker(CHECKPOINT, owner, reason, max(m.done_at, since or 0.0))]
 
 
 def _pauses(m: Maintainer) -> list[Blocker]:

@@ -78,7 +78,7 @@ class Maintainer:
             state, self.ddl, self.placing, spec=spec, tables=tables, changed=changed, flaws=flaws)
         self.releasing = Releasing(state, self.ddl, self.placing, tables=tables, flaws=flaws)
         self.ready = False
-        self.begun = self.checkpoint_since = now
+        self.begun = self.checkpoint_since = self.done_at = now      # `done_at`: when nobody was behind
         self._checkpoint_at = now
         self._ddl_epoch = 0                      # given out for the ddl dispatcher's next take-over
         self._overtaken = False
@@ -240,7 +240,9 @@ class Maintainer:
     def _forward(self, now: float) -> list[FeedRecords]:
         if now < self._checkpoint_at:
             return []
-        lsn, _ = self.done_upto()
+        lsn, holder = self.done_upto()
+        if lsn is not None and holder is None:
+            self.done_at = now
         if lsn is None or lsn <= self.state.checkpoint:
             return []
         self._checkpoint_at, self.checkpoint_since = now + limits.CHECKPOINT_EVERY_S, now

@@ -406,6 +406,18 @@ def test_C9_a_wait_counts_from_the_oldest_change_that_is_not_done(cluster: Clust
     assert cluster.m.blockers() == []
 
 
+def test_C9_who_comes_back_behind_the_checkpoint_has_waited_since_then(cluster: Cluster) -> None:
+    """No mark is beyond the checkpoint: its position was made anew."""
+    cluster.m.on_mark(80, {PARTS[2]: 4}, full=False)
+    cluster.m.on_positions({PARTS[2]: Committed(4, 80)})
+    cluster.settle(400)
+    assert (cluster.m.state.checkpoint, cluster.m.blockers()) == (80, [])
+    back = cluster.now
+    cluster.m.on_positions({PARTS[2]: Committed(0, 61, made=9)})
+    cluster.settle(16)
+    assert [blocker.since for blocker in cluster.m.blockers()] == [back]
+
+
 def test_C7_a_created_table_is_placed_when_its_change_has_passed(cluster: Cluster) -> None:
     made = TableId("shop", 3)
     cluster.m.on_change(SchemaChange(0, 60, "create", (made,), 1))
