@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from pyspark.errors.exceptions.connect import SparkConnectException
 
 from millrace.model.progress import CopyStarted
 from millrace.model.quarantine import quarantine_topic
 from millrace.model.rounds import TaskPlan
+from millrace.pipeline.session import Place, Session
 from support_faces import ITEMS, ORDERS, Faces, run
 
 PATH = "/api/v2/changefeeds"
@@ -147,6 +149,35 @@ def test_P4_A1_what_cannot_be_is_refused_at_creation_with_the_place_shown(tmp_pa
                            ("GET", "/tables"), ("GET", "/operators"), ("GET", "/blockers")):
             body = {} if verb == "PUT" else None
             refused(await w.http[1].request(verb, f"{PATH}/none{path}", json=body), 404, "unknown_changefeed")
+
+    run(tmp_path, story)
+
+
+class Gone:
+    """A session of a Spark that was started anew, as pyspark has it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise SparkConnectException(errorClass="NO_ACTIVE_SESSION", messageParameters={})
+
+
+class GoneSession(Session):
+    def _open(self) -> Any:
+        return Gone()
+
+    def answers(self) -> bool:
+        return True
+
+
+def test_P8_A1_a_session_that_died_is_opened_again_and_at_last_spark_is_said_to_be_away(tmp_path: Path) -> None:
+    async def story(w: Faces) -> None:
+        sessions = [GoneSession(Place(remote="sc://nowhere")) for _ in w.captures]
+        for capture, session in zip(w.captures, sessions, strict=True):
+            capture.spark._session = session
+        body = {**BODY, "settings": [{"tables": "public.orders", "filter": "total > 1"}]}
+        said = refused(await w.http[0].post(PATH, json=body), 503, "unreachable")
+        assert said.startswith("filters and projections are checked by Spark: Spark at sc://nowhere: [NO_ACTIVE_SESS")
+        assert sum(session.opened_count for session in sessions) == 2
+        assert (await w.http[0].post(PATH, json=BODY)).status_code == 201, "nothing is asked, nobody is needed"
 
     run(tmp_path, story)
 
