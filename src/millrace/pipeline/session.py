@@ -48,7 +48,8 @@ class Place:
 
     @property
     def name(self) -> str:
-        return self.remote or self.master
+        """For people: without what a session is told beside the address, which may be a token."""
+        return self.remote.partition(";")[0].rstrip("/") or self.master
 
     @property
     def is_own_session(self) -> bool:
@@ -99,7 +100,7 @@ class Session:
         def open_() -> SparkSession:
             if not given:
                 if self._spark is not None and self.place.greets and not self.answers():
-                    raise Unreachable(f"no Spark Connect server answers at {self.place.remote}")
+                    raise Unreachable(f"no Spark Connect server answers at {self.place.name}")
                 given.append(self.spark())
             return given[0]
 
@@ -198,7 +199,7 @@ def _open_remote(place: Place) -> SparkSession:
     """Not through the builder: it keeps sessions in places where others would find them."""
     remote = place.remote
     if place.greets and not server.answers(*_address(remote)):
-        raise Unreachable(f"no Spark Connect server answers at {remote}")
+        raise Unreachable(f"no Spark Connect server answers at {place.name}")
     connect: Any = importlib.import_module("pyspark.sql.connect.session")
     retries: Any = importlib.import_module("pyspark.sql.connect.client.retries")
     spark: Any = None
@@ -208,13 +209,13 @@ def _open_remote(place: Place) -> SparkSession:
         spark.version                             # noqa: B018 - the first call opens it on the server
     except Exception as error:
         _close_remote(spark)
-        raise Unreachable(f"Spark Connect server at {remote}: {first_line(error)}") from error
+        raise Unreachable(f"Spark Connect server at {place.name}: {first_line(error)}") from error
     opened: SparkSession = spark
     return opened
 
 
 def _address(remote: str) -> tuple[str, int]:
-    host, colon, port = remote.removeprefix("sc://").partition("/")[0].rpartition(":")
+    host, colon, port = remote.removeprefix("sc://").partition(";")[0].partition("/")[0].rpartition(":")
     return (host, int(port)) if colon else (port, DEFAULT_PORT)
 
 

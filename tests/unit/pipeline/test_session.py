@@ -122,6 +122,11 @@ def silent_port() -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
+def test_A8_people_are_told_the_address_and_nothing_that_a_session_is_told_beside_it() -> None:
+    places = Place(remote="sc://h:15002/;token=geheim"), Place(remote="sc://h:1"), Place(master="local[2]")
+    assert [place.name for place in places] == ["sc://h:15002", "sc://h:1", "local[2]"]
+
+
 def test_C9_a_server_that_takes_calls_and_answers_none_does_not_answer(
     silent_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
