@@ -2,28 +2,31 @@
 
     body ─▶ spec ─▶ rules, expressions, sink ─▶ the source's tables, as its `progress` names them ─▶ plans, routes
 
-In: a spec. Out: warnings. What is wrong is refused with the field and the place shown, and nothing was changed. Spark
-is asked only where a filter or projection must be analysed [P8].
+In: a spec. Out: warnings, and what is to be asked again when it is recorded: whether its topics are free. What is wrong
+is refused with the field and the place shown, and nothing was changed. Spark is asked only where a filter or projection
+must be analysed [P8].
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from millrace import limits
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.homes.progress import ProgressReader
-from millrace.core.feeds.feeds import check_spec
+from millrace.core.feeds.feeds import FeedsState, check_spec
+from millrace.core.feeds.topic_claims import Claim, refuse_taken
 from millrace.core.sources.table_history import Tables
-from millrace.errors import InvalidRequest, UnknownSource, Unreachable
+from millrace.errors import InvalidRequest, Refused, UnknownSource, Unreachable
 from millrace.log.client import LogClient
 from millrace.model.changefeeds import ChangefeedSpec, TableSettings
 from millrace.model.tables import TableSchema
 from millrace.ops.secrets import REMEDY, has_clear_password
-from millrace.sink.routes import check_sink
+from millrace.sink.routes import check_sink, claims, may_meet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,12 +76,36 @@ class ChangefeedUpdate(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
             on_error=self.on_error or spec.on_error, source=self.source or spec.source, sink=self.sink or spec.sink)
 
 
-async def check(capture: Capture, spec: ChangefeedSpec) -> list[dict[str, str]]:
-    """Warnings. Raises what is wrong, and Unreachable if the log or, where it is needed, Spark is away."""
+class Checked(NamedTuple):
+    """`tables`: of its source, and of those whose changefeeds could meet it in a topic."""
+
+    warnings: list[dict[str, str]]
+    tables: Mapping[str, list[TableSchema]]
+
+    def refuse_taken(self, state: FeedsState, spec: ChangefeedSpec) -> None:
+        """By what is recorded now, without waiting for anything: nobody comes between this and the record."""
+        others: list[Claim] = []
+        for name, entry in state.feeds.items():
+            if name == spec.id or not may_meet(spec, entry.spec):
+                continue
+            if entry.spec.source not in self.tables:
+                raise Refused(f"changefeed {name!r} was made meanwhile; ask again")
+            others += claims(entry.spec, self.tables[entry.spec.source])
+        before = state.feeds.get(spec.id)
+        tables = self.tables[spec.source]
+        refuse_taken(claims(spec, tables), others, claims(before.spec, tables) if before is not None else ())
+
+
+async def check(capture: Capture, spec: ChangefeedSpec, state: FeedsState) -> Checked:
+    """Raises what is wrong, and Unreachable if the log or, where it is needed, Spark is away."""
     check_spec(spec)
     check_sink(spec)                                     # what needs no table is told even if the log is away
-    tables = await source_tables(capture.client, spec.source)
-    return await asyncio.to_thread(_check_tables, capture, spec, tables)
+    sources = {spec.source} | {entry.spec.source for entry in state.feeds.values() if may_meet(spec, entry.spec)}
+    tables = {source: await source_tables(capture.client, source) for source in sorted(sources)}
+    warnings = await asyncio.to_thread(_check_tables, capture, spec, tables[spec.source])
+    checked = Checked(warnings, tables)
+    checked.refuse_taken(state, spec)
+    return checked
 
 
 def _check_tables(capture: Capture, spec: ChangefeedSpec, tables: list[TableSchema]) -> list[dict[str, str]]:
@@ -102,7 +129,7 @@ def _check_tables(capture: Capture, spec: ChangefeedSpec, tables: list[TableSche
 async def source_tables(client: LogClient, source: str) -> list[TableSchema]:
     """Those that are not dropped; none before its reader has named the first."""
     known = await read_tables(client, source)
-    return [table for oid, table in known.schemas.items() if oid not in known.dropped]
+    return list(known.present)
 
 
 async def read_tables(client: LogClient, source: str) -> Tables:

@@ -30,6 +30,7 @@ from millrace.changefeed.homes.stored import StoredPositions
 from millrace.changefeed.homes.tables import FeedTables
 from millrace.changefeed.homes.targets import Targets
 from millrace.changefeed.shapes import Shape, Shapes
+from millrace.changefeed.topic_owners import Owners, nobody
 from millrace.core.delivery.source_marks import At
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.bases import Base
@@ -57,12 +58,12 @@ class LogFeedHome:
 
     def __init__(
         self, client: LogClient, spec: ChangefeedSpec, past: Past, progress: ProgressReader, *, database: str,
-        shape: Shape, wall: Callable[[], float],
+        shape: Shape, wall: Callable[[], float], owners: Owners = nobody,
     ) -> None:
         self._client, self._spec, self._past, self._progress, self._wall = client, spec, past, progress, wall
         self._origin = Origin(spec.source, database)
         self._positions, self._targets = PositionClient(client), Targets(client, spec)
-        self._shapes = Shapes(spec, shape)
+        self._shapes = Shapes(spec, shape, owners, lambda: self._story.present)
         self._key = ddl_key(spec.id, progress.id)
         self._hand = DdlHand(client, self._key, spec.source)
         self._story, self._stored = SourceStory(spec), StoredPositions(client, spec.id)
@@ -231,12 +232,13 @@ class LogFeedHome:
         sink, told = self._targets.sink, self._standing.told.get(change)
         if told is None or not self._hand.holds(epoch):
             return False                                 # it has passed, or this epoch is over
-        if not sink.ddl:
+        name = self._targets.topic_of(told.table)
+        if not sink.ddl or name in await self._shapes.taken():
             return True
         now_us = int(self._wall() * 1_000_000)
         shown = await self._shapes.shown(told.table)
         message = change_message(sink, self._origin, shown, told.change, now_us=now_us)
-        topic = await self._targets.ensure(self._targets.topic_of(told.table))
+        topic = await self._targets.ensure(name)
         return await self._hand.write(epoch, topic, ChangeMessage(table, change, *message), wall_ms=now_us // 1000)
 
     async def commit_ddl(self, expected: DdlPosition, wanted: DdlPosition) -> bool:
@@ -258,7 +260,7 @@ class LogFeedHome:
         now_us = int(self._wall() * 1_000_000)
         message = watermark_message(self._targets.sink, self._origin, checkpoint, wall_ms=now_us // 1000, now_us=now_us)
         topics = {self._story.table(table.oid): self._targets.topic_of(table) for table in self._story.tables}
-        found = await self._targets.found(holds_in(topics, tables))
+        found = await self._targets.found(holds_in(topics, tables) - (await self._shapes.taken()).keys())
         return await self._hand.watermark(epoch, found, message, wall_ms=now_us // 1000)
 
     async def close_positions(self, span: Span, epoch: int, *, forget: bool) -> bool:
@@ -312,12 +314,15 @@ class LogFeedHome:
         table = next((one for one in self._story.tables if one.oid == effect.table.oid), None)
         if table is None or not self._targets.sink.ddl:
             return
+        name = self._targets.topic_of(table)
+        if name in await self._shapes.taken():
+            return
         now_us = int(self._wall() * 1_000_000)
         at = base.at or At(0, 0)
         change = Change(at.generation, table.oid, at.lsn, 0, "truncate", table.id, wall_ms=now_us // 1000, begins=True)
         shown = await self._shapes.shown(table)
         message = Message(*change_message(self._targets.sink, self._origin, shown, change, now_us=now_us))
-        topic = await self._targets.ensure(self._targets.topic_of(table))
+        topic = await self._targets.ensure(name)
         if not await self._hand.announce(effect.epoch, topic, message, wall_ms=now_us // 1000):
             raise Superseded(f"changefeed {self._spec.id}: the ddl dispatcher of epoch {effect.epoch} is over")
 
@@ -333,11 +338,12 @@ class LogFeedHome:
 
 
 async def open_home(
-    client: LogClient, spec: ChangefeedSpec, past: Past, *, database: str, shape: Shape, wall: Callable[[], float]
+    client: LogClient, spec: ChangefeedSpec, past: Past, *, database: str, shape: Shape, wall: Callable[[], float],
+    owners: Owners = nobody,
 ) -> LogFeedHome:
     """Told all that is there; from now on it follows what comes."""
     progress = ProgressReader(client, spec.source)
     await progress.open()
-    home = LogFeedHome(client, spec, past, progress, database=database, shape=shape, wall=wall)
+    home = LogFeedHome(client, spec, past, progress, database=database, shape=shape, wall=wall, owners=owners)
     await home.begin()
     return home

@@ -12,6 +12,7 @@ from millrace.core.delivery.positions import Commit
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.checkpoint import Committed
 from millrace.core.feeds.ddl_home import ddl_key
+from millrace.core.feeds.topic_claims import Claim
 from millrace.core.sources.registry import progress_topic
 from millrace.errors import InvalidProducerEpoch, Malformed, Superseded, UnknownSource
 from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, TableSettings
@@ -212,6 +213,32 @@ def test_C7_P4_a_change_describes_its_table_as_the_settings_show_it(tmp_path: Pa
         assert await home.write_change(5, TABLE, two), "a table that its settings do not fit holds nobody up"
         shown = [json.loads(value)["columns"] for _, value in await log.messages("mine.t")]
         assert [[column["name"] for column in columns] for columns in shown] == [["id", "shown"], ["id"]]
+        await home.leave()
+
+    run(tmp_path, story)
+
+
+def test_K2_nothing_is_told_in_a_topic_that_is_another_changefeeds(tmp_path: Path) -> None:
+    spec = ChangefeedSpec(id=FEED, source=SOURCE, sink="kafka:?format=json&watermarks=true&topic={table}")
+    told: list[tuple[str, set[str]]] = []
+
+    async def owners(feed: str, tables: tuple[TableSchema, ...]) -> dict[str, Claim]:
+        told.append((feed, {one.name for one in tables}))
+        return {"t": Claim("t", "elder", "public.t")}
+
+    async def story(log: Log) -> None:
+        await log.add(T)
+        await log.add(table(16401, "u"))
+        for topic in ("t", "u"):
+            await log.client.create_topic(topic, partitions=1)
+        one = await altered(log, 20)
+        home = await homes(log, owners).open(entry(spec))
+        await home.take_ddl(5)
+        assert await home.write_change(5, TABLE, one), "it holds nobody up"
+        assert await home.write_watermark(5, 18, frozenset({TABLE, id_of(16401)}))
+        assert await log.messages("t") == []
+        assert len(await log.messages("u")) == 1
+        assert told[0] == (FEED, {"t", "u"}), "asked with all tables that the source has"
         await home.leave()
 
     run(tmp_path, story)
