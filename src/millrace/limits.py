@@ -205,7 +205,7 @@ OFFSETS_RETENTION_S = 7 * 86_400.0  # offsets of a group that nobody uses, as Ka
 OFFSET_METADATA_CHARS_MAX = 4_096  # text that a consumer may leave beside an offset
 
 # -- the Kafka sink ------------------------------------------------------------------------------------------------
-SINK_MESSAGE_BYTES_MAX = BATCH_BYTES_MAX  # what target topics take unless told otherwise: larger rows are quarantined
+SINK_MESSAGE_BYTES_MAX = BATCH_BYTES_CEILING  # not even sent; below it the topic's max.message.bytes decides
 SINK_BATCH_BYTES = 512 * KIB       # a batch is closed at this size: its followers are asked for it at once
 SINK_BATCH_MESSAGES_MAX = 10_000   # ... or at this count: a consumer's poll handles a batch as a whole
 SINK_ENCODE_BYTES = 64 * MIB       # about what is encoded at once: arrays end at 2 GiB, escapes make six bytes of one

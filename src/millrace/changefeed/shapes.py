@@ -1,6 +1,6 @@
 """What a changefeed makes of its tables, version by version: rows and columns that go on, topic, partitions [P4, K2].
 
-In: a spec, versions of tables, whoever asks Spark about expressions, whoever knows whose topics are. Out: plans, topics,
+In: a spec, versions of tables, whoever asks Spark about expressions, and about topics. Out: plans, topics,
 tables as messages show them. Errors: TableRefused: a version that its settings do not fit (any more), or whose topic is
 another changefeed's. Unreachable: there are expressions, and no Spark to analyse them. InvalidSinkUri and what else
 check_sink raises, for the spec as a whole.

@@ -40,7 +40,7 @@ class KafkaSink(msgspec.Struct, frozen=True, kw_only=True):
     compression: Codec = Codec.NONE
     partitions: int = 1                    # of topics that are created
     replication: int = 0                   # of topics that are created; 0: the cluster's default
-    message_bytes: int = limits.SINK_MESSAGE_BYTES_MAX
+    message_bytes: int = limits.SINK_MESSAGE_BYTES_MAX       # larger rows are set aside, whatever the topic takes
 
 
 def parse_sink(text: str) -> KafkaSink:

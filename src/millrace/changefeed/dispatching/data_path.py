@@ -50,7 +50,7 @@ class Described(NamedTuple):
 class DataPath:
     """`describe`: a changefeed as the maintainer of this epoch has settled it; Refused: it was changed since. `passed`:
     its ddl position as last read, from memory; whoever reads it calls `wake` when it moves [C7]. `look`: it is to be
-    read now. `owners`: topics that are another's. `cores`: tasks of one job. `deadline_s`: of a dispatcher's work in its
+    read now. `owners`: whose topics are. `cores`: tasks of one job. `deadline_s`: of a dispatcher's work in its
     task [P2]."""
 
     def __init__(
