@@ -260,6 +260,7 @@ HOME_LOOK_BYTES = 4 * KIB          # of a look at one record: of a larger batch 
 HOME_LOOKS_MAX = 500               # partitions in one look for markers
 HOME_WAIT_S = 2.0                  # of a long poll for marks and positions: it wakes on news; a silent broker is given
                                    # up about when another one leads
+HOME_SHOW_S = 5.0                  # at most so often tools see a changefeed's place in `progress` move on
 HOME_LOOK_S = 0.05                 # between two looks for a marker that is not there yet
 
 # -- expressions of changefeeds on Spark ---------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from millrace.changefeed.topic_owners import Owners, nobody
 from millrace.core.delivery.source_marks import At
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.bases import Base
-from millrace.core.feeds.ddl_home import ddl_key, ddl_of, named
+from millrace.core.feeds.ddl_home import ddl_key, ddl_of, named, shown_upto
 from millrace.core.feeds.effects import BeginTable
 from millrace.core.feeds.settling import changed_tables
 from millrace.core.feeds.source_story import SourceStory, Told
@@ -77,6 +77,7 @@ class LogFeedHome:
         self._tables: dict[TableId, int] = {}
         self._changes: list[SchemaChange] = []
         self._read = 0                                   # records of `progress` before it are told
+        self._came = asyncio.Event()
         self._error: Exception | None = None
         self._tasks = Tasks(f"home-{spec.id}")
 
@@ -97,7 +98,7 @@ class LogFeedHome:
         await self._keeping.begin()
         self._read = self._progress.next
         for work in (self._follow(), self._standing.follow_positions(), self._standing.follow_markers(),
-                     self._keeping.follow()):
+                     self._keeping.follow(), self._show()):
             self._tasks.start(self._watched(work))
 
     def _coming(self, told: Iterable[Told], ddl: DdlPosition) -> list[list[Told]]:
@@ -157,7 +158,21 @@ class LogFeedHome:
                 self._standing.note_table(table)
                 self._keeping.met(table)
                 await patiently(partial(self._keeping.look_for_base, table))
-            self._read = self._progress.next
+            if self._read != self._progress.next:
+                self._read = self._progress.next
+                self._came.set()
+
+    async def _show(self) -> None:
+        """To tools: how far `progress` is done. Wakes when something has come, and then not for a while."""
+        shown = 0
+        while True:
+            self._came.clear()
+            upto = shown_upto(self._read, self._standing.told)
+            if upto <= shown:
+                await self._came.wait()
+            elif await self._hand.show(upto):
+                shown = upto
+            await asyncio.sleep(limits.HOME_SHOW_S)
 
     async def _meet(self, told: Told) -> bool:
         """False: it is out, until it is copied."""
@@ -246,6 +261,7 @@ class LogFeedHome:
                   if one.kind == "drop" and one.number < wanted.of(self._story.table(one.table.oid))]
         if not await self._hand.commit(expected, wanted):
             return False
+        self._came.set()
         for one in ending:
             table = self._story.table(one.table.oid)
             self._known.ended(table, one.number)
