@@ -27,6 +27,7 @@ from millrace.model.changefeeds import ChangefeedSpec, TableSettings
 from millrace.model.tables import TableSchema
 from millrace.ops.secrets import REMEDY, has_clear_password
 from millrace.sink.routes import check_sink, claims, may_meet
+from millrace.sink.uri import refuse_too_few
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,13 +100,25 @@ class Checked(NamedTuple):
 async def check(capture: Capture, spec: ChangefeedSpec, state: FeedsState) -> Checked:
     """Raises what is wrong, and Unreachable if the log or, where it is needed, Spark is away."""
     check_spec(spec)
-    check_sink(spec)                                     # what needs no table is told even if the log is away
+    sink = check_sink(spec)                              # what needs no table is told even if the log is away
+    if spec.id not in state.feeds and sink.replication > 1:
+        refuse_too_few(spec.sink, await _brokers(capture.client))
     sources = {spec.source} | {entry.spec.source for entry in state.feeds.values() if may_meet(spec, entry.spec)}
     tables = {source: await source_tables(capture.client, source) for source in sorted(sources)}
     warnings = await asyncio.to_thread(_check_tables, capture, spec, tables[spec.source])
     checked = Checked(warnings, tables)
     checked.refuse_taken(state, spec)
     return checked
+
+
+async def _brokers(client: LogClient) -> int:
+    """All that belong to the cluster, also those that are down: they come back."""
+    try:
+        async with asyncio.timeout(limits.SOURCE_TABLES_S):
+            told = await client.ask_anybody("DescribeCluster", {"include_cluster_authorized_operations": False})
+    except TimeoutError:
+        raise Unreachable(f"no broker has answered in {limits.SOURCE_TABLES_S:g} s") from None
+    return len(told["brokers"])
 
 
 def _check_tables(capture: Capture, spec: ChangefeedSpec, tables: list[TableSchema]) -> list[dict[str, str]]:

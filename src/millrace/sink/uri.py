@@ -56,6 +56,15 @@ def parse_sink(text: str) -> KafkaSink:
     return _checked(text, list(_pairs(text, query)))
 
 
+def refuse_too_few(text: str, brokers: int) -> None:
+    """Of a URI that can be read. No topic could be made with more replicas than there are brokers."""
+    wanted = parse_sink(text).replication
+    if wanted > brokers:
+        pair = next(one for one in _pairs(text, text.partition("?")[2]) if one.key == "replication")
+        _refuse(text, pair.at, pair.length, f"replication: {wanted} replicas need as many brokers, there are "
+                                            f"{brokers}; give {brokers} at most, or leave it out")
+
+
 class _Pair(NamedTuple):
     """`at`: where the key stands in the text."""
 
@@ -78,9 +87,9 @@ def _pairs(text: str, query: str) -> Iterator[_Pair]:
 def _checked(text: str, pairs: list[_Pair]) -> KafkaSink:
     found: dict[str, Any] = {}
     for key, value, at, length in pairs:
-        reader = _KEYS.get(key)
+        reader = KEYS.get(key)
         if reader is None:
-            _refuse(text, at, len(key), f"{key!r} is no key; there are {', '.join(sorted(_KEYS))}")
+            _refuse(text, at, len(key), f"{key!r} is no key; there are {', '.join(sorted(KEYS))}")
         if key in found:
             _refuse(text, at, length, f"{key} stands twice")
         try:
@@ -120,7 +129,7 @@ def _compression(value: str) -> Codec:
     return Codec[_one_of(("none", "lz4", "zstd"), value).upper()]
 
 
-_KEYS: dict[str, Callable[[str], Any]] = {
+KEYS: dict[str, Callable[[str], Any]] = {
     "format": partial(_one_of, FORMATS),
     "topic": parse_template,
     "partition": parse_routing,

@@ -119,6 +119,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"sink": "kafka:?topic=a/b"}, 400, "invalid_sink_uri", "\n              ^"),
     ({"sink": "kafka://u:geheim@h:9092"}, 400, "invalid_request", "in the clear"),
     ({"sink": "kafka:?topic=all"}, 400, "invalid_request", "share topic 'all'"),
+    ({"sink": "kafka:?format=json&replication=9"}, 400, "invalid_sink_uri", "there are 1; give 1 at most"),
     ({"settings": [{"tables": "public.orders", "filter": "sum(total) > 1"}]}, 400, "invalid_expression", "\n^^^"),
     ({"settings": [{"tables": "public.orders", "projection": ["note"]}]}, 400, "invalid_request", "key is missing"),
     ({"settings": [{"tables": "public.orders", "more": 1}]}, 400, "invalid_request", "more"),
