@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from millrace import limits
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.homes.progress import ProgressReader
-from millrace.core.feeds.feeds import FeedsState, check_spec
-from millrace.core.feeds.topic_claims import Claim, refuse_taken
+from millrace.core.feeds.feeds import FeedEntry, FeedsState, check_spec
+from millrace.core.feeds.topic_claims import refuse_taken
 from millrace.core.sources.table_history import Tables
 from millrace.errors import InvalidRequest, Refused, UnknownSource, Unreachable
 from millrace.log.client import LogClient
@@ -77,24 +77,27 @@ class ChangefeedUpdate(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
             on_error=self.on_error or spec.on_error, source=self.source or spec.source, sink=self.sink or spec.sink)
 
 
-class Checked(NamedTuple):
+class Checked:
     """`tables`: of its source, and of those whose changefeeds could meet it in a topic."""
 
-    warnings: list[dict[str, str]]
-    tables: Mapping[str, list[TableSchema]]
+    def __init__(self, spec: ChangefeedSpec, tables: Mapping[str, list[TableSchema]]) -> None:
+        self.warnings: list[dict[str, str]] = []
+        self._tables, self._own = tables, claims(spec, tables[spec.source])
+        self._free: dict[str, ChangefeedSpec] = {}       # of other changefeeds, as they were when nothing was met
 
-    def refuse_taken(self, state: FeedsState, spec: ChangefeedSpec) -> None:
-        """By what is recorded now, without waiting for anything: nobody comes between this and the record."""
-        others: list[Claim] = []
-        for name, entry in state.feeds.items():
-            if name == spec.id or not may_meet(spec, entry.spec):
+    def refuse_taken(self, others: Mapping[str, FeedEntry], spec: ChangefeedSpec) -> None:
+        """By what is recorded now, without waiting for anything: nobody comes between this and the record. What was
+        looked at before is not looked at again."""
+        before = others.get(spec.id)
+        mine = claims(before.spec, self._tables[spec.source]) if before is not None else []
+        for name, entry in others.items():
+            if name == spec.id or self._free.get(name) is entry.spec:
                 continue
-            if entry.spec.source not in self.tables:
-                raise Refused(f"changefeed {name!r} was made meanwhile; ask again")
-            others += claims(entry.spec, self.tables[entry.spec.source])
-        before = state.feeds.get(spec.id)
-        tables = self.tables[spec.source]
-        refuse_taken(claims(spec, tables), others, claims(before.spec, tables) if before is not None else ())
+            if may_meet(spec, entry.spec):
+                if entry.spec.source not in self._tables:
+                    raise Refused(f"changefeed {name!r} was made meanwhile; ask again")
+                refuse_taken(self._own, claims(entry.spec, self._tables[entry.spec.source]), mine)
+            self._free[name] = entry.spec
 
 
 async def check(capture: Capture, spec: ChangefeedSpec, state: FeedsState) -> Checked:
@@ -105,9 +108,15 @@ async def check(capture: Capture, spec: ChangefeedSpec, state: FeedsState) -> Ch
         refuse_too_few(spec.sink, await _brokers(capture.client))
     sources = {spec.source} | {entry.spec.source for entry in state.feeds.values() if may_meet(spec, entry.spec)}
     tables = {source: await source_tables(capture.client, source) for source in sorted(sources)}
-    warnings = await asyncio.to_thread(_check_tables, capture, spec, tables[spec.source])
-    checked = Checked(warnings, tables)
-    checked.refuse_taken(state, spec)
+    return await asyncio.to_thread(_checked, capture, spec, tables, dict(state.feeds))
+
+
+def _checked(
+    capture: Capture, spec: ChangefeedSpec, tables: Mapping[str, list[TableSchema]], others: Mapping[str, FeedEntry]
+) -> Checked:
+    checked = Checked(spec, tables)
+    checked.warnings = _check_tables(capture, spec, tables[spec.source])
+    checked.refuse_taken(others, spec)
     return checked
 
 

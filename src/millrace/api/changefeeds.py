@@ -120,7 +120,7 @@ async def create_changefeed(desk: Desk) -> Response:
     def decide(state: FeedsState) -> FeedsDecision[ChangefeedSpec]:
         _refuse_unless_there(desk.reign.state, spec.source)
         made = state.create(spec, wall_ms=wall_ms, paused=wanted.paused)
-        checked.refuse_taken(state, spec)
+        checked.refuse_taken(state.feeds, spec)
         return made
 
     await desk.host.submit(decide)
@@ -145,7 +145,7 @@ async def update_changefeed(desk: Desk) -> Response:
     def decide(state: FeedsState) -> FeedsDecision[bool]:
         spec = wanted.changed(state.entry(desk.name).spec)
         changed = state.change(spec)
-        checked.refuse_taken(state, spec)
+        checked.refuse_taken(state.feeds, spec)
         return changed
 
     await desk.host.submit(decide)

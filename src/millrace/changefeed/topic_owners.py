@@ -6,26 +6,33 @@ before (core.feeds.topic_claims). Creation and update refuse what they can see; 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
 
 from millrace.changefeed.office import OfficeStates
 from millrace.core.feeds.topic_claims import Claim, elders
-from millrace.errors import UserError
 from millrace.model.changefeeds import ChangefeedSpec
 from millrace.model.tables import TableSchema
-from millrace.sink.routes import claims
+from millrace.sink.routes import Claims, may_meet
 
 Tables = tuple[TableSchema, ...]
 Taken = Mapping[str, Claim]                                      # by topic
 Owners = Callable[[str, Tables], Awaitable[Taken]]               # of a changefeed, with the tables that its source has
 
 
-class _Known(NamedTuple):
-    specs: list[ChangefeedSpec]
-    tables: Tables
-    topics: Taken
+class _Known:
+    """Of one changefeed: elders that could meet it."""
+
+    def __init__(self, own: ChangefeedSpec, specs: list[ChangefeedSpec]) -> None:
+        self.own, self.specs = own, specs
+        self._elders = [Claims(spec) for spec in specs if may_meet(own, spec)]
+        self._tables: Tables | None = None
+        self._topics: dict[str, Claim] = {}
+
+    def topics(self, tables: Tables) -> Taken:
+        if self._tables is not tables and self._elders:
+            claimed = [claim for table in tables for elder in self._elders if (claim := elder.of(table)) is not None]
+            self._tables, self._topics = tables, {claim.topic: claim for claim in reversed(claimed)}
+        return self._topics
 
 
 class TopicOwners:
@@ -41,18 +48,9 @@ class TopicOwners:
             self._known.pop(feed, None)
             return {}
         known = self._known.get(feed)
-        if known is None or known.tables is not tables or known.specs != specs:
-            known = self._known[feed] = _Known(specs, tables, _topics(specs, tables))
-        return known.topics
-
-
-def _topics(specs: list[ChangefeedSpec], tables: Tables) -> dict[str, Claim]:
-    found: dict[str, Claim] = {}
-    for spec in specs:
-        with contextlib.suppress(UserError):             # a spec that nobody can read writes nowhere
-            for claim in claims(spec, tables):
-                found.setdefault(claim.topic, claim)
-    return found
+        if known is None or (known.own, known.specs) != (feeds[feed].spec, specs):
+            known = self._known[feed] = _Known(feeds[feed].spec, specs)
+        return known.topics(tables)
 
 
 async def nobody(feed: str, tables: Tables) -> Taken:

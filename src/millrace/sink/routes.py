@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 from millrace.core.feeds.choice import NOTHING_SAID, Entries, Rules
 from millrace.core.feeds.topic_claims import Claim
@@ -88,10 +89,26 @@ def routes(source: str, sink: KafkaSink, tables: Iterable[Routed]) -> dict[Oid, 
     return found
 
 
+class Claims:
+    """Of one changefeed. A version of a table is judged once."""
+
+    def __init__(self, spec: ChangefeedSpec) -> None:
+        self._spec, self._rules = spec, Rules(spec)
+        self._router = Router(spec.source, check_sink(spec), spec.settings)
+        self._known: dict[UUID, Claim | None] = {}
+
+    def of(self, table: TableSchema) -> Claim | None:
+        """None: it does not take it."""
+        if table.id not in self._known:
+            takes = self._rules.takes(table.schema, table.name)
+            self._known[table.id] = Claim(
+                self._router.route(table).topic, self._spec.id, table.full_name) if takes else None
+        return self._known[table.id]
+
+
 def claims(spec: ChangefeedSpec, tables: Iterable[TableSchema]) -> list[Claim]:
-    rules, router = Rules(spec), Router(spec.source, check_sink(spec), spec.settings)
-    return [Claim(router.route(table).topic, spec.id, table.full_name) for table in tables
-            if rules.takes(table.schema, table.name)]
+    known = Claims(spec)
+    return [claim for table in tables if (claim := known.of(table)) is not None]
 
 
 def may_meet(one: ChangefeedSpec, other: ChangefeedSpec) -> bool:
