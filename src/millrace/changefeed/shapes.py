@@ -45,7 +45,7 @@ class Shapes:
         except UserError as error:
             raise TableRefused(str(error)) from error
         if (other := (await self.taken()).get(self.topic(table))) is not None:
-            raise TableRefused(f"topic {other.topic!r}, {why(other, self._spec.id)}")
+            raise TableRefused(f"its topic is {other.topic!r}, {why(other, self._spec.id)}")
         return found
 
     async def taken(self) -> Taken:
