@@ -80,9 +80,10 @@ class ChangefeedUpdate(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
 class Checked:
     """`tables`: of its source, and of those whose changefeeds could meet it in a topic."""
 
-    def __init__(self, spec: ChangefeedSpec, tables: Mapping[str, list[TableSchema]]) -> None:
-        self.warnings: list[dict[str, str]] = []
-        self._tables, self._own = tables, claims(spec, tables[spec.source])
+    def __init__(
+        self, spec: ChangefeedSpec, tables: Mapping[str, list[TableSchema]], warnings: list[dict[str, str]]
+    ) -> None:
+        self.warnings, self._tables, self._own = warnings, tables, claims(spec, tables[spec.source])
         self._free: dict[str, ChangefeedSpec] = {}       # of other changefeeds, as they were when nothing was met
 
     def refuse_taken(self, others: Mapping[str, FeedEntry], spec: ChangefeedSpec) -> None:
@@ -108,14 +109,15 @@ async def check(capture: Capture, spec: ChangefeedSpec, state: FeedsState) -> Ch
         refuse_too_few(spec.sink, await _brokers(capture.client))
     sources = {spec.source} | {entry.spec.source for entry in state.feeds.values() if may_meet(spec, entry.spec)}
     tables = {source: await source_tables(capture.client, source) for source in sorted(sources)}
-    return await asyncio.to_thread(_checked, capture, spec, tables, dict(state.feeds))
+    warnings = await asyncio.to_thread(_check_tables, capture, spec, tables[spec.source])
+    return await asyncio.to_thread(_checked, spec, tables, warnings, dict(state.feeds))
 
 
 def _checked(
-    capture: Capture, spec: ChangefeedSpec, tables: Mapping[str, list[TableSchema]], others: Mapping[str, FeedEntry]
+    spec: ChangefeedSpec, tables: Mapping[str, list[TableSchema]], warnings: list[dict[str, str]],
+    others: Mapping[str, FeedEntry],
 ) -> Checked:
-    checked = Checked(spec, tables)
-    checked.warnings = _check_tables(capture, spec, tables[spec.source])
+    checked = Checked(spec, tables, warnings)
     checked.refuse_taken(others, spec)
     return checked
 

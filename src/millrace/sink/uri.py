@@ -87,9 +87,9 @@ def _pairs(text: str, query: str) -> Iterator[_Pair]:
 def _checked(text: str, pairs: list[_Pair]) -> KafkaSink:
     found: dict[str, Any] = {}
     for key, value, at, length in pairs:
-        reader = KEYS.get(key)
+        reader = _KEYS.get(key)
         if reader is None:
-            _refuse(text, at, len(key), f"{key!r} is no key; there are {', '.join(sorted(KEYS))}")
+            _refuse(text, at, len(key), f"{key!r} is no key; there are {', '.join(sorted(_KEYS))}")
         if key in found:
             _refuse(text, at, length, f"{key} stands twice")
         try:
@@ -129,7 +129,7 @@ def _compression(value: str) -> Codec:
     return Codec[_one_of(("none", "lz4", "zstd"), value).upper()]
 
 
-KEYS: dict[str, Callable[[str], Any]] = {
+_KEYS: dict[str, Callable[[str], Any]] = {
     "format": partial(_one_of, FORMATS),
     "topic": parse_template,
     "partition": parse_routing,

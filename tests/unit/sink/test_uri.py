@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from millrace.errors import InvalidSinkUri
 from millrace.sink.kafka.routing import Routing
 from millrace.sink.kafka.topics import TopicTemplate
-from millrace.sink.uri import KEYS, KafkaSink, parse_sink, refuse_too_few
+from millrace.sink.uri import KafkaSink, parse_sink, refuse_too_few
 from millrace.wire.batches_out import Codec
 
 
@@ -66,8 +64,3 @@ def test_K2_more_replicas_than_brokers_are_refused_with_the_place() -> None:
         refuse_too_few(text, 3)
     refuse_too_few(text, 9)
     refuse_too_few("kafka:", 1)
-
-
-def test_every_key_of_a_sink_is_in_the_docs() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "changefeeds.md").read_text()
-    assert [key for key in KEYS if f"| `{key}` |" not in page] == []
