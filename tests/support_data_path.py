@@ -20,6 +20,7 @@ from millrace.changefeed.dispatching.data_path import DataPath, Described
 from millrace.changefeed.dispatching.feed_jobs import Jobs
 from millrace.changefeed.feeds.manager_host import ManagerHost
 from millrace.changefeed.feeds.surroundings import Surroundings
+from millrace.changefeed.topic_owners import Owners, nobody
 from millrace.core.sources.registry import progress_topic, table_topic
 from millrace.errors import Unreachable
 from millrace.log.client import LogClient
@@ -206,7 +207,7 @@ class Capture:
     def __init__(
         self, client: LogClient, bootstrap: tuple[str, ...], jobs: Jobs, source: str, *, capture: int = 1,
         sink: str = "kafka:?format=json&partitions=2&replication=3", feed: str = FEED, deadline_s: float = 3.0,
-        settings: tuple[TableSettings, ...] = (),
+        settings: tuple[TableSettings, ...] = (), owners: Owners = nobody,
     ) -> None:
         spec = ChangefeedSpec(id=feed, source=source, sink=sink, settings=settings)
         self.feed = feed
@@ -219,7 +220,7 @@ class Capture:
 
         ports = real_ports()
         self.path = DataPath(client, bootstrap, jobs, ports, cores=2, describe=describe, passed=lambda feed: self.ddl,
-                             deadline_s=deadline_s)
+                             deadline_s=deadline_s, owners=owners)
         self.sent: list[Any] = []
         around = Surroundings(
             me=Candidate(capture, "", ports.processes.me()), incarnation=1, session_s=6.0, ports=ports,

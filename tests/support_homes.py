@@ -12,6 +12,7 @@ from uuid import UUID
 from millrace.changefeed.feeds.ports import DispatchingReport, Rounds, Work
 from millrace.changefeed.homes.homes import LogHomes
 from millrace.changefeed.homes.stored import StoredPositions
+from millrace.changefeed.topic_owners import Owners, nobody
 from millrace.core.delivery.positions import Commit
 from millrace.core.feeds.feeds import FeedEntry
 from millrace.core.sources.registry import progress_topic, table_topic
@@ -156,11 +157,11 @@ async def a_log(directory: Path) -> AsyncIterator[Log]:
         yield log
 
 
-def homes(log: Log) -> LogHomes:
+def homes(log: Log, owners: Owners = nobody) -> LogHomes:
     async def database_of(source: str) -> str:
         return "db"
 
-    return LogHomes(log.client, database_of=database_of, shape=without_spark, wall=time.time)
+    return LogHomes(log.client, database_of=database_of, shape=without_spark, wall=time.time, owners=owners)
 
 
 def entry(spec: ChangefeedSpec = SPEC) -> FeedEntry:

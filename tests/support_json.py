@@ -436,6 +436,7 @@ def plain(table: TableSchema, row: Row, *, numbers: bool, copy: bool) -> dict[st
     ours: dict[str, Any] = {
         "_change_type": "insert" if copy else ("insert", "update_postimage", "delete")[row.op],
         "_commit_version": row.commit_lsn, "_commit_timestamp": f"{at.date()}T{_clock(at.time())}Z", "_seq": row.seq,
+        "_schema": table.schema, "_table": table.name,
     }
     if copy:
         ours["_copy"] = True

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 import support_json as judge
+from millrace.changefeed.dispatching.targets import KEPT
 from millrace.core.delivery.positions import Commit
 from millrace.errors import MillraceError
 from millrace.log.client import LogClient
@@ -69,7 +70,7 @@ class Route:
         self.home, self.positions = LogHome(self.client), PositionClient(self.client)
 
     async def make(self, partitions: int = 2, *, replication_factor: int = 1, **configs: str) -> None:
-        for name, count, more in ((SOURCE, 1, {}), (TARGET, partitions, configs), (QUARANTINE, 1, {})):
+        for name, count, more in ((SOURCE, 1, KEPT), (TARGET, partitions, configs), (QUARANTINE, 1, KEPT)):
             await self.client.create_topic(name, partitions=count, configs=more, replication_factor=replication_factor)
         self.ids: dict[str, UUID] = {name: (await self.client.topic(name)).id for name in (SOURCE, TARGET, QUARANTINE)}
         self.targets = tuple(TopicPartition(self.ids[TARGET], n) for n in range(partitions))

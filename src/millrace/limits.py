@@ -211,7 +211,7 @@ OFFSETS_RETENTION_S = 7 * 86_400.0  # offsets of a group that nobody uses, as Ka
 OFFSET_METADATA_CHARS_MAX = 4_096  # text that a consumer may leave beside an offset
 
 # -- the Kafka sink ------------------------------------------------------------------------------------------------
-SINK_MESSAGE_BYTES_MAX = BATCH_BYTES_MAX  # what target topics take unless told otherwise: larger rows are quarantined
+SINK_MESSAGE_BYTES_MAX = BATCH_BYTES_CEILING  # not even sent; below it the topic's max.message.bytes decides
 SINK_BATCH_BYTES = 512 * KIB       # a batch is closed at this size: its followers are asked for it at once
 SINK_BATCH_MESSAGES_MAX = 10_000   # ... or at this count: a consumer's poll handles a batch as a whole
 SINK_ENCODE_BYTES = 64 * MIB       # about what is encoded at once: arrays end at 2 GiB, escapes make six bytes of one
@@ -266,6 +266,7 @@ HOME_LOOK_BYTES = 4 * KIB          # of a look at one record: of a larger batch 
 HOME_LOOKS_MAX = 500               # partitions in one look for markers
 HOME_WAIT_S = 2.0                  # of a long poll for marks and positions: it wakes on news; a silent broker is given
                                    # up about when another one leads
+HOME_SHOW_S = 5.0                  # at most so often tools see a changefeed's place in `progress` move on
 HOME_LOOK_S = 0.05                 # between two looks for a marker that is not there yet
 
 # -- expressions of changefeeds on Spark ---------------------------------------------------------------------------

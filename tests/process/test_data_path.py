@@ -9,6 +9,7 @@ import pytest
 
 from millrace import limits
 from millrace.core.delivery import takeover
+from millrace.core.feeds.topic_claims import Claim
 from millrace.model.changefeeds import DdlPosition, FeedError
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point
@@ -236,6 +237,36 @@ def test_P3_what_waiting_does_not_mend_is_told_as_the_error_of_a_round(cluster: 
         await shop.client.append(shop.told, 0, [Record(b"\x63")])         # a format of some later day [L19]
         await told("delivery_failed", "fail")
         assert jobs.jobs == []
+
+    play(cluster, story, partitions=2)
+
+
+def test_K2_C8_nothing_is_written_to_a_topic_that_is_another_changefeeds_until_it_is_free(cluster: Cluster) -> None:
+    async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
+        claims: dict[str, Claim] = {shop.target: Claim(shop.target, "elder", "public.t")}
+        asked: set[str] = set()
+
+        async def owners(feed: str, tables: tuple[TableSchema, ...]) -> dict[str, Claim]:
+            asked.update(table.full_name for table in tables)
+            return claims
+
+        here = capture(owners=owners)
+        here.start(2, (0, 1))
+        await bring(shop)
+
+        def error() -> FeedError | None:
+            return next((held.error for held in here.host.machine.held.values()), None)
+
+        await until(lambda: error() is not None, "the error")
+        assert (found := error()) is not None
+        assert (found.kind, found.code) == ("isolate", "table_refused")
+        assert "where changefeed 'elder' writes" in found.message
+        assert asked, "with the tables that the source has"
+        assert jobs.jobs == []
+        claims.clear()
+        here.stop()
+        here.start(9, (0, 1))
+        await stand(shop, here, 1)
 
     play(cluster, story, partitions=2)
 

@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -79,6 +80,9 @@ def test_P1_a_batch_is_the_history_of_the_table(source: Source) -> None:
     assert {row["id"]: row["v"] for row in copied} == {i: f"v{i}" for i in range(1, COPIED + 1)}
     assert {row["_change_type"] for row in copied} == {"insert"}
     assert len(copied) == COPIED
+    first_change = min(row["_commit_timestamp"] for row in rows.to_pylist() if row["_copy"] is None)
+    read_at = {row["_commit_timestamp"] for row in copied}
+    assert all(abs(at - first_change) < timedelta(minutes=10) for at in read_at), "when they were read"
     changes = changes_of(rows, "id", "v", "_unchanged")
     assert changes[:5] == [
         ("insert", (1001, "new", None)), ("update_postimage", (1001, "changed", None)), ("delete", (1001, None, None)),

@@ -115,14 +115,16 @@ async def create_changefeed(desk: Desk) -> Response:
     _refuse_unless_there(desk.reign.state, spec.source)
     wall_ms = int(desk.capture.ports.clock.wall() * 1000)
     desk.state.create(spec, wall_ms=wall_ms)             # a name that is taken is told before the log is asked
-    warnings = await check(desk.capture, spec)
+    checked = await check(desk.capture, spec, desk.state)
 
     def decide(state: FeedsState) -> FeedsDecision[ChangefeedSpec]:
         _refuse_unless_there(desk.reign.state, spec.source)
-        return state.create(spec, wall_ms=wall_ms, paused=wanted.paused)
+        made = state.create(spec, wall_ms=wall_ms, paused=wanted.paused)
+        checked.refuse_taken(state.feeds, spec)
+        return made
 
     await desk.host.submit(decide)
-    return Json(await desk.described(warnings), status_code=201, headers={"location": PATH + spec.id})
+    return Json(await desk.described(checked.warnings), status_code=201, headers={"location": PATH + spec.id})
 
 
 @at_desk
@@ -138,9 +140,16 @@ async def update_changefeed(desk: Desk) -> Response:
     wanted = await body_as(desk.request, ChangefeedUpdate)
     spec = wanted.changed(desk.state.entry(desk.name).spec)
     desk.state.change(spec)                              # what cannot change is told before the log is asked
-    warnings = await check(desk.capture, spec)
-    await desk.host.submit(lambda state: state.change(wanted.changed(state.entry(desk.name).spec)))
-    return Json(await desk.described(warnings))
+    checked = await check(desk.capture, spec, desk.state)
+
+    def decide(state: FeedsState) -> FeedsDecision[bool]:
+        spec = wanted.changed(state.entry(desk.name).spec)
+        changed = state.change(spec)
+        checked.refuse_taken(state.feeds, spec)
+        return changed
+
+    await desk.host.submit(decide)
+    return Json(await desk.described(checked.warnings))
 
 
 @at_desk

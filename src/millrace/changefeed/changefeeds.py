@@ -26,6 +26,7 @@ from millrace.changefeed.dispatching.spark_jobs import SparkJobs
 from millrace.changefeed.feeds.capture import FeedCapture, Office
 from millrace.changefeed.homes.homes import LogHomes
 from millrace.changefeed.office_view import OfficeView
+from millrace.changefeed.topic_owners import TopicOwners
 from millrace.errors import ConfigError, MillraceError
 from millrace.log.client import LogClient
 from millrace.ops.ports import Ports
@@ -53,6 +54,7 @@ class Changefeeds:
         put_out: Callable[[MillraceError], None],
     ) -> None:
         self._settings, self._office = settings, OfficeView(store)
+        owners = TopicOwners(self._office.now).taken
         self._client = LogClient(settings.bootstrap, client_id=f"capture-{me.member}-changefeeds")
         self.spark = SparkJobs(settings.spark, ports.clock, f"{me.member}-{incarnation}")
         self._passed = PassedChanges(
@@ -60,9 +62,9 @@ class Changefeeds:
             moved=lambda feed: self.data_path.wake(feed))
         self.data_path = DataPath(
             self._client, settings.bootstrap, self.spark, ports, cores=settings.spark_cores, describe=self._describe,
-            passed=self._passed.of, look=self._passed.look)
+            passed=self._passed.of, look=self._passed.look, owners=owners)
         homes = LogHomes(
-            self._client, database_of=self._database_of, shape=self.spark.shape, wall=ports.clock.wall)
+            self._client, database_of=self._database_of, shape=self.spark.shape, wall=ports.clock.wall, owners=owners)
         self.control = FeedCapture(
             me=me, incarnation=incarnation, cluster_id=settings.cluster_id, session_s=settings.session_s, ports=ports,
             store=store, homes=homes, dispatching=self.data_path, put_out=put_out)

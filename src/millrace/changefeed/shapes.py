@@ -1,8 +1,9 @@
 """What a changefeed makes of its tables, version by version: rows and columns that go on, topic, partitions [P4, K2].
 
-In: a spec, versions of tables, whoever asks Spark about expressions. Out: plans, topics, tables as messages show them.
-Errors: TableRefused: a version that its settings do not fit (any more). Unreachable: there are expressions, and no
-Spark to analyse them. InvalidSinkUri and what else check_sink raises, for the spec as a whole.
+In: a spec, versions of tables, whoever asks Spark about expressions, and about topics. Out: plans, topics,
+tables as messages show them. Errors: TableRefused: a version that its settings do not fit (any more), or whose topic is
+another changefeed's. Unreachable: there are expressions, and no Spark to analyse them. InvalidSinkUri and what else
+check_sink raises, for the spec as a whole.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
+from millrace.changefeed.topic_owners import Owners, Tables, Taken, nobody
+from millrace.core.feeds.topic_claims import why
 from millrace.errors import TableRefused, UserError
 from millrace.model.changefeeds import ChangefeedSpec, TableSettings
 from millrace.model.table_plans import TablePlan, whole
@@ -23,9 +26,14 @@ Shape = Callable[[str, TableSettings, TableSchema], Awaitable[TablePlan]]
 
 
 class Shapes:
-    def __init__(self, spec: ChangefeedSpec, shape: Shape) -> None:
+    """`present`: the tables that the source has, for `owners` to say whose topics are."""
+
+    def __init__(
+        self, spec: ChangefeedSpec, shape: Shape, owners: Owners = nobody, present: Callable[[], Tables] = tuple
+    ) -> None:
         self.sink = check_sink(spec)
-        self._router, self._shape = Router(spec.source, self.sink, spec.settings), shape
+        self._spec, self._shape, self._owners, self._present = spec, shape, owners, present
+        self._router = Router(spec.source, self.sink, spec.settings)
 
     async def plan(self, table: TableSchema) -> TablePlan:
         _, settings, where = self._router.said(table)
@@ -36,7 +44,13 @@ class Shapes:
             refuse_unless_routable(self._router.route(table).routing, found.shown)
         except UserError as error:
             raise TableRefused(str(error)) from error
+        if (other := (await self.taken()).get(self.topic(table))) is not None:
+            raise TableRefused(f"its topic is {other.topic!r}, {why(other, self._spec.id)}")
         return found
+
+    async def taken(self) -> Taken:
+        """Topics to which nothing is written: they are another changefeed's."""
+        return await self._owners(self._spec.id, self._present())
 
     def topics(self, tables: Iterable[TableSchema]) -> list[str]:
         """A renamed table has another one."""

@@ -43,6 +43,13 @@ class PositionRefused(UserError):
     http_status = 409
 
 
+class TopicTaken(UserError):
+    """Another changefeed writes to the topic; the message names it, the table and what to do."""
+
+    code = "topic_taken"
+    http_status = 409
+
+
 class SourceInUse(UserError):
     """Changefeeds read it; the message names them."""
 

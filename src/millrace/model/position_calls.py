@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from millrace.errors import Malformed, NewerFormat
-from millrace.model.positions import VERSION, Claim, TargetEnd
+from millrace.model.positions import NOT_SHOWN, VERSION, Claim, TargetEnd
 from millrace.model.tables import Lsn
 
 
@@ -56,10 +56,19 @@ class CommitPosition(PositionCall, frozen=True, array_like=True, tag="commit"):
     to_row: int
     ends: tuple[TargetEnd, ...]
     resolved: Lsn
+    shown: int = NOT_SHOWN
+
+
+class ShowPosition(PositionCall, frozen=True, array_like=True, tag="show"):
+    """To tools; nothing else changes."""
+
+    epoch: int
+    shown: int
 
 
 AnyPositionCall = (
     ReadPosition | CreatePosition | TakePosition | ClosePosition | ForgetPosition | ClaimPosition | CommitPosition
+    | ShowPosition
 )
 
 _decoder: msgspec.msgpack.Decoder[AnyPositionCall] = msgspec.msgpack.Decoder(AnyPositionCall)

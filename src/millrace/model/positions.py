@@ -19,6 +19,7 @@ from millrace.model.ids import TopicPartition
 from millrace.model.tables import Lsn
 
 VERSION = 1
+NOT_SHOWN = -1
 
 
 class Point(NamedTuple):
@@ -62,7 +63,9 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredPosition(msgspec.Struct, frozen=True, array_like=True):
-    """`ends` in the order of their targets. `writers`: the last one writes, the former ones are fenced for ever."""
+    """`ends` in the order of their targets. `writers`: the last one writes, the former ones are fenced for ever.
+    `shown`: what tools see as the committed offset, where `next_offset` is none of the source topic or stands still
+    while nothing is left to do; NOT_SHOWN: `next_offset`. Nothing else reads it, and it may be behind."""
 
     epoch: int
     next_offset: int
@@ -72,6 +75,7 @@ class StoredPosition(msgspec.Struct, frozen=True, array_like=True):
     resolved: Lsn = 0
     claim: Claim | None = None
     closed: bool = False
+    shown: int = NOT_SHOWN                     # last: who does not know it reads the rest, and leaves it out
 
     @property
     def at(self) -> Point:

@@ -3,17 +3,20 @@
     spec ─▶ check_sink: the URI and what settings say of topics and partitions, without any table
     tables as the sink sees them ─▶ routes: topic and routing of each; tables that must not share a topic are refused
     a version of a table ─▶ Router: what is said of it, its topic, its routing; for whoever moves its rows
+    spec, tables ─▶ claims: topics that the changefeed writes to (core.feeds.topic_claims says whose they are)
 
-In: a spec, tables. Out: a KafkaSink, routes. Errors: InvalidSinkUri, InvalidTopicName, InvalidRequest, each with the
-field and the place shown, or with the tables named.
+In: a spec, tables. Out: a KafkaSink, routes, claims. Errors: InvalidSinkUri, InvalidTopicName, InvalidRequest, each
+with the field and the place shown, or with the tables named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
-from millrace.core.feeds.choice import NOTHING_SAID, Entries
+from millrace.core.feeds.choice import NOTHING_SAID, Entries, Rules
+from millrace.core.feeds.topic_claims import Claim
 from millrace.core.marked import marked
 from millrace.errors import InvalidRequest, InvalidTopicName
 from millrace.model.changefeeds import ChangefeedSpec, TableSettings
@@ -84,6 +87,40 @@ def routes(source: str, sink: KafkaSink, tables: Iterable[Routed]) -> dict[Oid, 
                 "tombstones=false")
         found[table.oid] = Route(topic, routing)
     return found
+
+
+class Claims:
+    """Of one changefeed. A version of a table is judged once."""
+
+    def __init__(self, spec: ChangefeedSpec) -> None:
+        self._spec, self._rules = spec, Rules(spec)
+        self._router = Router(spec.source, check_sink(spec), spec.settings)
+        self._known: dict[UUID, Claim | None] = {}
+
+    def of(self, table: TableSchema) -> Claim | None:
+        """None: it does not take it."""
+        if table.id not in self._known:
+            takes = self._rules.takes(table.schema, table.name)
+            self._known[table.id] = Claim(
+                self._router.route(table).topic, self._spec.id, table.full_name) if takes else None
+        return self._known[table.id]
+
+
+def claims(spec: ChangefeedSpec, tables: Iterable[TableSchema]) -> list[Claim]:
+    known = Claims(spec)
+    return [claim for table in tables if (claim := known.of(table)) is not None]
+
+
+def may_meet(one: ChangefeedSpec, other: ChangefeedSpec) -> bool:
+    """Whether any two tables could go to one topic, by how the names of the topics begin."""
+    return any(mine.startswith(yours) or yours.startswith(mine)
+               for mine in _beginnings(one) for yours in _beginnings(other))
+
+
+def _beginnings(spec: ChangefeedSpec) -> set[str]:
+    sink = check_sink(spec)
+    templates = [sink.topic, *(_template("", settings, sink) for settings in spec.settings)]
+    return {template.text.replace("{source}", spec.source).partition("{")[0] for template in templates}
 
 
 def _template(where: str, settings: TableSettings, sink: KafkaSink) -> TopicTemplate:

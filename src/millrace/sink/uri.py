@@ -40,7 +40,7 @@ class KafkaSink(msgspec.Struct, frozen=True, kw_only=True):
     compression: Codec = Codec.NONE
     partitions: int = 1                    # of topics that are created
     replication: int = 0                   # of topics that are created; 0: the cluster's default
-    message_bytes: int = limits.SINK_MESSAGE_BYTES_MAX
+    message_bytes: int = limits.SINK_MESSAGE_BYTES_MAX       # larger rows are set aside, whatever the topic takes
 
 
 def parse_sink(text: str) -> KafkaSink:
@@ -54,6 +54,15 @@ def parse_sink(text: str) -> KafkaSink:
     if path:
         _refuse(text, len("kafka:"), len(path), "a sink on our own log has no path; give topic=NAME")
     return _checked(text, list(_pairs(text, query)))
+
+
+def refuse_too_few(text: str, brokers: int) -> None:
+    """Of a URI that can be read. No topic could be made with more replicas than there are brokers."""
+    wanted = parse_sink(text).replication
+    if wanted > brokers:
+        pair = next(one for one in _pairs(text, text.partition("?")[2]) if one.key == "replication")
+        _refuse(text, pair.at, pair.length, f"replication: {wanted} replicas need as many brokers, there are "
+                                            f"{brokers}; give {brokers} at most, or leave it out")
 
 
 class _Pair(NamedTuple):

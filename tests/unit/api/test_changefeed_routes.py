@@ -130,6 +130,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"sink": "kafka:?topic=a/b"}, 400, "invalid_sink_uri", "\n              ^"),
     ({"sink": "kafka://u:geheim@h:9092"}, 400, "invalid_request", "in the clear"),
     ({"sink": "kafka:?topic=all"}, 400, "invalid_request", "share topic 'all'"),
+    ({"sink": "kafka:?format=json&replication=9"}, 400, "invalid_sink_uri", "there are 1; give 1 at most"),
     ({"settings": [{"tables": "public.orders", "filter": "sum(total) > 1"}]}, 400, "invalid_expression", "\n^^^"),
     ({"settings": [{"tables": "public.orders", "projection": ["note"]}]}, 400, "invalid_request", "key is missing"),
     ({"settings": [{"tables": "public.orders", "more": 1}]}, 400, "invalid_request", "more"),
@@ -178,6 +179,36 @@ def test_P8_A1_a_session_that_died_is_opened_again_and_at_last_spark_is_said_to_
         assert said.startswith("filters and projections are checked by Spark: Spark at sc://nowhere: [NO_ACTIVE_SESS")
         assert sum(session.opened_count for session in sessions) == 2
         assert (await w.http[0].post(PATH, json=BODY)).status_code == 201, "nothing is asked, nobody is needed"
+
+    run(tmp_path, story)
+
+
+def test_K2_a_topic_of_another_changefeed_is_refused_at_creation_and_update(tmp_path: Path) -> None:
+    async def story(w: Faces) -> None:
+        one = w.http[0]
+        await one.post(PATH, json={**BODY, "paused": True})
+        said = refused(await w.http[1].post(PATH, json={**BODY, "id": "b1", "sink": "kafka:?format=json"}), 409,
+                       "topic_taken")
+        assert "'shop.public.orders' (and 1 more of its tables), where changefeed 'orders' writes" in said
+        assert "topic=b1.{schema}.{table}" in said
+        assert (await one.get(PATH)).json()["total"] == 1, "nothing was made"
+        own = {**BODY, "id": "b1", "sink": "kafka:?format=json&topic=b1.{table}", "tables": ["public.orders"]}
+        assert (await one.post(PATH, json={**own, "paused": True})).status_code == 201
+
+        theirs = {"settings": [{"tables": "public.orders", "topic": "shop.public.items"}]}
+        assert "writes public.items" in refused(await one.put(f"{PATH}/b1", json=theirs), 409, "topic_taken")
+        mine = {"settings": [{"tables": "public.orders", "topic": "b1.other"}], "tables": ["public.*"]}
+        assert (await one.put(f"{PATH}/b1", json=mine)).status_code == 200
+        assert (await one.put(f"{PATH}/orders", json={"on_error": "fail"})).status_code == 200
+
+    run(tmp_path, story)
+
+
+def test_K2_of_two_creations_at_once_into_one_topic_one_is_refused(tmp_path: Path) -> None:
+    async def story(w: Faces) -> None:
+        both = await asyncio.gather(*(client.post(PATH, json={**BODY, "id": name, "paused": True})
+                                      for name, client in zip("ab", w.http, strict=True)))
+        assert sorted(answer.status_code for answer in both) == [201, 409]
 
     run(tmp_path, story)
 

@@ -124,10 +124,10 @@ def test_A2_wrong_use_is_one_line_and_code_2(arguments: list[str], capsys: pytes
     assert "geheim" not in err
 
 
-def change(n: int, lsn: int) -> bytes:
+def change(n: int, lsn: int, note: str = "too long") -> bytes:
     """An insert of row `n`, as the log has it."""
     row = {"op": 0, "lsn": lsn, "commit_lsn": lsn, "commit_ts": 0, "xid": 1, "seq": 0, AFTER + "id": n,
-           AFTER + "note": "too long", AFTER + "total": "7"}
+           AFTER + "note": note, AFTER + "total": "7"}
     return encode_rows(pa.RecordBatch.from_pylist([row], schema=arrow_schema(ORDERS, before=False)))
 
 
@@ -145,11 +145,11 @@ def test_A2_status_check_knows_a_changefeed_that_has_failed(change: dict[str, An
     assert is_healthy({**WELL, **change}) is healthy
 
 
-async def put_aside(w: Faces, n: int, offset: int = 0) -> None:
+async def put_aside(w: Faces, n: int, offset: int = 0, note: str = "too long") -> None:
     """As a mover does with a row that cannot be written. `offset`: of its record in the source topic."""
     client = w.log.client
     row = Quarantined(table=ORDERS.full_name, schema_id=ORDERS.id, before=False, commit_lsn=900 + n, seq=0,
-                      reason=f"too_large: {n} bytes", change=change(n, 900 + n))
+                      reason=f"too_large: {n} bytes", change=change(n, 900 + n, note))
     header = value_of(Provenance(w.log.ids[ORDERS.oid].bytes, 0, 77, 3), Point(offset, 0))
     record = Record(encode_quarantined(row), b'{"id":%d}' % n, ((NAME, header),))
     await client.append(quarantine_topic("orders"), 0, [record])
@@ -240,6 +240,33 @@ def test_P9_a_row_is_replayed_once_and_only_while_it_is_the_last_of_its_key(
         after = (await w.log.stored())[w.log.key(ORDERS.oid)]
         assert (after.closed, after.at) == (False, before.at)
         assert after.epoch > before.epoch
+
+    run(tmp_path, story)
+
+
+def test_P9_a_row_too_large_for_its_topic_is_replayed_once_the_topic_takes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story(w: Faces) -> None:
+        millrace, client = Commands(w, tmp_path / "cluster", capsys), w.log.client
+        await millrace(*CREATE, "--wait")
+        await write_rows(w, 1)
+        await client.create_topic(quarantine_topic("orders"), partitions=1)
+        await client.create_topic("shop.public.orders", partitions=1)
+        await put_aside(w, 1, 0, "x" * 1_200_000)
+        ((row,),) = [[r["row"] for r in (await millrace.json("quarantine", "list", "orders"))["items"]]]
+        await millrace("changefeed", "pause", "orders")
+        await until(lambda: not any(c.feeds.managers["orders"].machine.held for c in w.captures
+                                    if "orders" in c.feeds.managers), "every dispatcher to be gone")
+        assert "1048588 are allowed" in await millrace("quarantine", "replay", "orders", row, code=1)
+        answer = await client._anybody("IncrementalAlterConfigs", 0, {"validate_only": False, "resources": [{
+            "resource_type": 2, "resource_name": "shop.public.orders", "configs": [
+                {"name": "max.message.bytes", "config_operation": 0, "value": "5000000"}]}]})
+        assert answer["responses"][0]["error_code"] == 0, answer
+        partitions = w.log._node.broker.partitions
+        await until(lambda: any(one.batch_bytes_max == 5_000_000 for one in partitions.values()), "the leader to know")
+        assert "replayed" in await millrace("quarantine", "replay", "orders", row)
+        assert [len(m["note"]) for m in await messages(w)] == [1_200_000]
 
     run(tmp_path, story)
 

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from millrace.core.feeds.topic_claims import Claim
 from millrace.errors import InvalidRequest, InvalidSinkUri, InvalidTopicName
 from millrace.model.changefeeds import ChangefeedSpec, TableSettings
 from millrace.model.tables import Column, TableSchema
 from millrace.sink.kafka.routing import Routing
-from millrace.sink.routes import Route, Routed, Router, check_sink, routes
+from millrace.sink.routes import Route, Routed, Router, check_sink, claims, may_meet, routes
 from millrace.sink.uri import parse_sink
 
 SAID = TableSettings(tables="*.*")
@@ -69,3 +70,22 @@ def test_K2_each_version_of_a_table_has_the_route_that_its_name_has() -> None:
         Route("all.a", Routing("column", ("at",)))]
     alone = Router("shop", parse_sink("kafka:"), ())
     assert (alone.route(table(1, "a")).topic, alone.said(table(1, "a")).where) == ("shop.public.a", "sink")
+
+
+def test_K2_claims_are_the_topics_of_the_tables_that_the_rules_take() -> None:
+    own = ChangefeedSpec(id="f", source="shop", sink="kafka:", tables=("public.*", "!public.b"),
+                         settings=(TableSettings(tables="public.c", topic="all"),))
+    assert claims(own, [table(1, "a"), table(2, "b"), table(3, "c")]) == [
+        Claim("shop.public.a", "f", "public.a"), Claim("all", "f", "public.c")]
+
+
+@pytest.mark.parametrize(("one", "other", "meet"), [
+    ("kafka:", "kafka:", False), ("kafka:?topic={table}", "kafka:", True), ("kafka:?topic=a.{table}", "kafka:", False),
+    ("kafka:?topic=a.{table}", "kafka:?topic=a.b", True), ("kafka:?topic=a.{table}", "kafka:?topic=b.{table}", False),
+])
+def test_K2_changefeeds_of_two_sources_meet_only_if_their_topics_can_begin_alike(
+    one: str, other: str, meet: bool
+) -> None:
+    first, second = (ChangefeedSpec(id=source, source=source, sink=sink) for source, sink in
+                     (("shop", one), ("crm", other)))
+    assert may_meet(first, second) is may_meet(second, first) is meet

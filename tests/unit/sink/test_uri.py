@@ -5,7 +5,7 @@ import pytest
 from millrace.errors import InvalidSinkUri
 from millrace.sink.kafka.routing import Routing
 from millrace.sink.kafka.topics import TopicTemplate
-from millrace.sink.uri import KafkaSink, parse_sink
+from millrace.sink.uri import KafkaSink, parse_sink, refuse_too_few
 from millrace.wire.batches_out import Codec
 
 
@@ -56,3 +56,11 @@ def test_A8_a_password_is_never_shown() -> None:
     with pytest.raises(InvalidSinkUri) as refused:
         parse_sink("kafka://me:hunter2@host:9092")
     assert "hunter2" not in str(refused.value)
+
+
+def test_K2_more_replicas_than_brokers_are_refused_with_the_place() -> None:
+    text = "kafka:?format=json&replication=9&partitions=2"
+    with pytest.raises(InvalidSinkUri, match=r"9 replicas need as many brokers, there are 3.*\n.*\n {19}\^{13}$"):
+        refuse_too_few(text, 3)
+    refuse_too_few(text, 9)
+    refuse_too_few("kafka:", 1)

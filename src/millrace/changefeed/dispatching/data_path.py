@@ -24,6 +24,7 @@ from millrace.changefeed.dispatching.sink_breaker import SinkTurns
 from millrace.changefeed.feeds.ports import DispatchingReport, Rounds, Work
 from millrace.changefeed.feeds.tasks import Tasks
 from millrace.changefeed.shapes import Shapes
+from millrace.changefeed.topic_owners import Owners, nobody
 from millrace.core.delivery.breaker import Pace
 from millrace.core.delivery.failures import Whose, feed_error, of_ours
 from millrace.core.delivery.takeover_asks import Why
@@ -49,16 +50,18 @@ class Described(NamedTuple):
 class DataPath:
     """`describe`: a changefeed as the maintainer of this epoch has settled it; Refused: it was changed since. `passed`:
     its ddl position as last read, from memory; whoever reads it calls `wake` when it moves [C7]. `look`: it is to be
-    read now. `cores`: tasks of one job. `deadline_s`: of a dispatcher's work in its task [P2]."""
+    read now. `owners`: whose topics are. `cores`: tasks of one job. `deadline_s`: of a dispatcher's work in its
+    task [P2]."""
 
     def __init__(
         self, client: LogClient, bootstrap: tuple[str, ...], jobs: Jobs, ports: Ports, *, cores: int,
         describe: Callable[[str, int], Awaitable[Described]], passed: Callable[[str], DdlPosition],
-        look: Callable[[str], None] = lambda feed: None, deadline_s: float = limits.WORK_DEADLINE_S,
+        look: Callable[[str], None] = lambda feed: None, owners: Owners = nobody,
+        deadline_s: float = limits.WORK_DEADLINE_S,
     ) -> None:
         self._client, self._bootstrap, self._jobs, self._ports = client, bootstrap, jobs, ports
         self._cores, self._describe, self._passed, self._deadline_s = cores, describe, passed, deadline_s
-        self._look = look
+        self._look, self._owners = look, owners
         self._sources: dict[str, SourceProgress] = {}
         self._users: dict[str, set[Key]] = {}                    # of each source: prepared, and not stopped
         self._starts: Counter[str] = Counter()                   # of each source: under way, stopped or not
@@ -161,7 +164,7 @@ class DataPath:
                       settings=spec.settings)
         hosted = Hosted(work, rounds, whose, progress, setup)
         try:
-            shapes = Shapes(spec, self._jobs.shape)
+            shapes = Shapes(spec, self._jobs.shape, self._owners, lambda: progress.tables.present)
         except UserError as error:
             hosted.refused = self._error(error, whose)
             return hosted

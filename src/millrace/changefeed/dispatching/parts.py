@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -27,7 +29,7 @@ from millrace.core.delivery.taking import State
 from millrace.errors import PositionExists, PositionMissing, TableRefused
 from millrace.log.client import LogClient
 from millrace.log.client.positions import PositionClient
-from millrace.model.positions import Point, PositionKey, StoredPosition
+from millrace.model.positions import NOT_SHOWN, Point, PositionKey, StoredPosition
 from millrace.model.rounds import CopyPiece, CopyWork
 from millrace.model.spans import TablePartition
 from millrace.model.tables import TableSchema
@@ -47,9 +49,12 @@ class Around(NamedTuple):
 
 
 class Part:
-    """One source partition. `source_topic`: its id and name."""
+    """One source partition. `source_topic`: its id and name. `shown`: of a position, to tools."""
 
-    def __init__(self, around: Around, source_topic: tuple[UUID, str], partition: int) -> None:
+    def __init__(
+        self, around: Around, source_topic: tuple[UUID, str], partition: int,
+        shown: Callable[[Point], int] = lambda at: NOT_SHOWN,
+    ) -> None:
         work = around.work
         self.around, self.source_topic = around, source_topic
         self.table_partition = TablePartition(work.span.table, partition)
@@ -57,7 +62,7 @@ class Part:
         self.step = limits.ROUND_OFFSETS_FIRST
         self.lister = LogTargets(around.client, feed=work.feed, source=work.span.table.source, shapes=around.shapes,
                                  tables=self.versions)
-        home = LogHome(around.client, maintainer=work.maintainer)
+        home = LogHome(around.client, maintainer=work.maintainer, shown=shown)
         self.taker = Taker(self.machine, around.client, home, self.lister, around.turns)
 
     def versions(self) -> list[TableSchema]:
@@ -96,7 +101,7 @@ class CopyPart(Part):
 
     def __init__(self, around: Around, source_topic: tuple[UUID, str], partition: int, book: Book) -> None:
         self.book = book
-        super().__init__(around, source_topic, partition)
+        super().__init__(around, source_topic, partition, partial(book.read_upto, partition))
 
     def versions(self) -> list[TableSchema]:
         """Those that its own rows have, and every one that a change behind a low mark may have."""

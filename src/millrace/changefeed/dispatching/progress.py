@@ -1,6 +1,6 @@
 """One source's `progress`, followed: who has news is woken; nothing runs by a timer [P7].
 
-In: records of the topic. Out: `marks`, `copies`, news of tables, offsets of markers.
+In: records of the topic. Out: `marks`, `copies`, `tables`, news of tables, offsets of markers.
 Promise: `ready` returns once all that stood in the topic is read. A reader that fails goes on by itself; what cannot be
 understood (a newer format) stays as `trouble`: what follows would be guessed.
 """
@@ -15,6 +15,7 @@ from millrace.core.delivery.copies import Copies
 from millrace.core.delivery.merging import Merging
 from millrace.core.delivery.source_marks import Look, Marker, Marks
 from millrace.core.sources.registry import progress_topic, table_topic
+from millrace.core.sources.table_history import Tables
 from millrace.errors import DataLost, MillraceError, Unreachable
 from millrace.log.client import LogClient
 from millrace.log.client.answers import Backoff
@@ -32,7 +33,7 @@ log = get_logger(__name__)
 class SourceProgress:
     def __init__(self, client: LogClient, source: str, heard: Callable[[frozenset[Oid]], None]) -> None:
         """`heard`: called with the tables that have news."""
-        self.marks, self.copies = Marks(), Copies()
+        self.marks, self.copies, self.tables = Marks(), Copies(), Tables()
         self.merging = Merging(self.marks, self.copies)
         self._client, self._source, self._heard = client, source, heard
         self._topic = progress_topic(source)
@@ -84,6 +85,7 @@ class SourceProgress:
         try:
             for record in page.records:
                 told = decode_progress(bytes(record.value or b""))
+                self.tables.replay(told)
                 news |= self.marks.replay(record.offset, told) | self.copies.replay(record.offset, told)
         except MillraceError as error:
             self.trouble = error

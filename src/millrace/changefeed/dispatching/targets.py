@@ -16,7 +16,7 @@ from uuid import UUID
 
 from millrace.changefeed.shapes import Shapes
 from millrace.errors import MillraceError, TopicExists, UnknownTopicOrPartition
-from millrace.limits import QUARANTINE_PARTITIONS
+from millrace.limits import BATCH_BYTES_CEILING, QUARANTINE_PARTITIONS
 from millrace.log.client import LogClient
 from millrace.log.client.metadata import TopicInfo
 from millrace.model.ids import TopicPartition
@@ -25,7 +25,8 @@ from millrace.model.table_plans import TablePlan
 from millrace.model.tables import TableSchema
 from millrace.model.writes import Targets
 
-KEPT = {"retention.ms": "-1", "retention.bytes": "-1"}     # rows stand in the quarantine until somebody settles them
+# Rows stand in the quarantine until somebody settles them; those that are too large for their topics are put there.
+KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": str(BATCH_BYTES_CEILING)}
 
 
 class LogTargets:

@@ -25,6 +25,7 @@ from millrace.core.feeds.ddl_home import Standing, ddl_commit, ddl_of, named
 from millrace.errors import (
     DataLost,
     InvalidProducerEpoch,
+    MillraceError,
     PositionMissing,
     PositionMoved,
     Superseded,
@@ -34,11 +35,11 @@ from millrace.errors import (
 from millrace.log.client import LogClient
 from millrace.log.client.frames import build_batch
 from millrace.log.client.metadata import TopicInfo
-from millrace.log.client.positions import PositionClient
 from millrace.model.changefeeds import DdlPosition
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, PositionKey, StoredPosition, WriterId
 from millrace.model.spans import TableId
+from millrace.pipeline.kafka.home import ShownPositions
 from millrace.sink.kafka.formats import Message
 from millrace.sink.kafka.headers import NAME, Provenance, value_of, written
 from millrace.wire.records import Record
@@ -76,7 +77,7 @@ class _Taken:
 class DdlHand:
     def __init__(self, client: LogClient, key: PositionKey, source: str) -> None:
         self._client, self._key, self._source = client, key, source
-        self._positions = PositionClient(client)
+        self._positions = ShownPositions(client)
         self._epoch = 0
         self._taken: _Taken | None = None                    # None: not taken, or it is open what became of a call
 
@@ -216,6 +217,19 @@ class DdlHand:
         except InvalidProducerEpoch:
             return False
         self._go_on(taken)
+        return True
+
+    # -- what tools see --------------------------------------------------------------------------------------------
+    async def show(self, upto: int) -> bool:
+        """As the committed offset of `progress`. It touches nothing else, so whatever is under way goes on; False: not
+        now."""
+        taken = self._taken
+        if taken is None:
+            return False
+        try:
+            await self._positions.show(self._key, taken.stored.epoch, upto)
+        except MillraceError:                                # a broker of another version, an outage, another owner
+            return False
         return True
 
     # -- the position ----------------------------------------------------------------------------------------------

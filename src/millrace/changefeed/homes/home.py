@@ -30,10 +30,11 @@ from millrace.changefeed.homes.stored import StoredPositions
 from millrace.changefeed.homes.tables import FeedTables
 from millrace.changefeed.homes.targets import Targets
 from millrace.changefeed.shapes import Shape, Shapes
+from millrace.changefeed.topic_owners import Owners, nobody
 from millrace.core.delivery.source_marks import At
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.bases import Base
-from millrace.core.feeds.ddl_home import ddl_key, ddl_of, named
+from millrace.core.feeds.ddl_home import ddl_key, ddl_of, named, shown_upto
 from millrace.core.feeds.effects import BeginTable
 from millrace.core.feeds.settling import changed_tables
 from millrace.core.feeds.source_story import SourceStory, Told
@@ -57,12 +58,12 @@ class LogFeedHome:
 
     def __init__(
         self, client: LogClient, spec: ChangefeedSpec, past: Past, progress: ProgressReader, *, database: str,
-        shape: Shape, wall: Callable[[], float],
+        shape: Shape, wall: Callable[[], float], owners: Owners = nobody,
     ) -> None:
         self._client, self._spec, self._past, self._progress, self._wall = client, spec, past, progress, wall
         self._origin = Origin(spec.source, database)
         self._positions, self._targets = PositionClient(client), Targets(client, spec)
-        self._shapes = Shapes(spec, shape)
+        self._shapes = Shapes(spec, shape, owners, lambda: self._story.present)
         self._key = ddl_key(spec.id, progress.id)
         self._hand = DdlHand(client, self._key, spec.source)
         self._story, self._stored = SourceStory(spec), StoredPositions(client, spec.id)
@@ -76,6 +77,7 @@ class LogFeedHome:
         self._tables: dict[TableId, int] = {}
         self._changes: list[SchemaChange] = []
         self._read = 0                                   # records of `progress` before it are told
+        self._came = asyncio.Event()
         self._error: Exception | None = None
         self._tasks = Tasks(f"home-{spec.id}")
 
@@ -96,7 +98,7 @@ class LogFeedHome:
         await self._keeping.begin()
         self._read = self._progress.next
         for work in (self._follow(), self._standing.follow_positions(), self._standing.follow_markers(),
-                     self._keeping.follow()):
+                     self._keeping.follow(), self._show()):
             self._tasks.start(self._watched(work))
 
     def _coming(self, told: Iterable[Told], ddl: DdlPosition) -> list[list[Told]]:
@@ -156,7 +158,21 @@ class LogFeedHome:
                 self._standing.note_table(table)
                 self._keeping.met(table)
                 await patiently(partial(self._keeping.look_for_base, table))
-            self._read = self._progress.next
+            if self._read != self._progress.next:
+                self._read = self._progress.next
+                self._came.set()
+
+    async def _show(self) -> None:
+        """To tools: how far `progress` is done. Wakes when something has come, and then not for a while."""
+        shown = 0
+        while True:
+            self._came.clear()
+            upto = shown_upto(self._read, self._standing.told)
+            if upto <= shown:
+                await self._came.wait()
+            elif await self._hand.show(upto):
+                shown = upto
+            await asyncio.sleep(limits.HOME_SHOW_S)
 
     async def _meet(self, told: Told) -> bool:
         """False: it is out, until it is copied."""
@@ -231,12 +247,13 @@ class LogFeedHome:
         sink, told = self._targets.sink, self._standing.told.get(change)
         if told is None or not self._hand.holds(epoch):
             return False                                 # it has passed, or this epoch is over
-        if not sink.ddl:
+        name = self._targets.topic_of(told.table)
+        if not sink.ddl or name in await self._shapes.taken():
             return True
         now_us = int(self._wall() * 1_000_000)
         shown = await self._shapes.shown(told.table)
         message = change_message(sink, self._origin, shown, told.change, now_us=now_us)
-        topic = await self._targets.ensure(self._targets.topic_of(told.table))
+        topic = await self._targets.ensure(name)
         return await self._hand.write(epoch, topic, ChangeMessage(table, change, *message), wall_ms=now_us // 1000)
 
     async def commit_ddl(self, expected: DdlPosition, wanted: DdlPosition) -> bool:
@@ -244,6 +261,7 @@ class LogFeedHome:
                   if one.kind == "drop" and one.number < wanted.of(self._story.table(one.table.oid))]
         if not await self._hand.commit(expected, wanted):
             return False
+        self._came.set()
         for one in ending:
             table = self._story.table(one.table.oid)
             self._known.ended(table, one.number)
@@ -258,7 +276,7 @@ class LogFeedHome:
         now_us = int(self._wall() * 1_000_000)
         message = watermark_message(self._targets.sink, self._origin, checkpoint, wall_ms=now_us // 1000, now_us=now_us)
         topics = {self._story.table(table.oid): self._targets.topic_of(table) for table in self._story.tables}
-        found = await self._targets.found(holds_in(topics, tables))
+        found = await self._targets.found(holds_in(topics, tables) - (await self._shapes.taken()).keys())
         return await self._hand.watermark(epoch, found, message, wall_ms=now_us // 1000)
 
     async def close_positions(self, span: Span, epoch: int, *, forget: bool) -> bool:
@@ -312,12 +330,15 @@ class LogFeedHome:
         table = next((one for one in self._story.tables if one.oid == effect.table.oid), None)
         if table is None or not self._targets.sink.ddl:
             return
+        name = self._targets.topic_of(table)
+        if name in await self._shapes.taken():
+            return
         now_us = int(self._wall() * 1_000_000)
         at = base.at or At(0, 0)
         change = Change(at.generation, table.oid, at.lsn, 0, "truncate", table.id, wall_ms=now_us // 1000, begins=True)
         shown = await self._shapes.shown(table)
         message = Message(*change_message(self._targets.sink, self._origin, shown, change, now_us=now_us))
-        topic = await self._targets.ensure(self._targets.topic_of(table))
+        topic = await self._targets.ensure(name)
         if not await self._hand.announce(effect.epoch, topic, message, wall_ms=now_us // 1000):
             raise Superseded(f"changefeed {self._spec.id}: the ddl dispatcher of epoch {effect.epoch} is over")
 
@@ -333,11 +354,12 @@ class LogFeedHome:
 
 
 async def open_home(
-    client: LogClient, spec: ChangefeedSpec, past: Past, *, database: str, shape: Shape, wall: Callable[[], float]
+    client: LogClient, spec: ChangefeedSpec, past: Past, *, database: str, shape: Shape, wall: Callable[[], float],
+    owners: Owners = nobody,
 ) -> LogFeedHome:
     """Told all that is there; from now on it follows what comes."""
     progress = ProgressReader(client, spec.source)
     await progress.open()
-    home = LogFeedHome(client, spec, past, progress, database=database, shape=shape, wall=wall)
+    home = LogFeedHome(client, spec, past, progress, database=database, shape=shape, wall=wall, owners=owners)
     await home.begin()
     return home

@@ -14,6 +14,7 @@ from millrace.changefeed.homes.retold import Retold
 from millrace.changefeed.homes.rewinding import end_positions, rewind
 from millrace.changefeed.homes.stored import StoredPositions
 from millrace.changefeed.shapes import Shape
+from millrace.changefeed.topic_owners import Owners, nobody
 from millrace.core.feeds.feeds import FeedEntry
 from millrace.errors import PositionMissing, UnknownSource, UnknownTopicOrPartition
 from millrace.log.client import LogClient
@@ -32,14 +33,16 @@ class LogHomes:
 
     def __init__(
         self, client: LogClient, *, database_of: Callable[[str], Awaitable[str]], shape: Shape,
-        wall: Callable[[], float] = time.time,
+        wall: Callable[[], float] = time.time, owners: Owners = nobody,
     ) -> None:
         self._client, self._database_of, self._shape, self._wall = client, database_of, shape, wall
+        self._owners = owners
 
     async def open(self, entry: FeedEntry, past: Past = NO_PAST) -> FeedHome:
         spec = entry.spec
         database = await self._database_of(spec.source)
-        return await open_home(self._client, spec, past, database=database, shape=self._shape, wall=self._wall)
+        return await open_home(
+            self._client, spec, past, database=database, shape=self._shape, wall=self._wall, owners=self._owners)
 
     async def rewind(self, spec: ChangefeedSpec, position: Lsn, epoch: int) -> None:
         await rewind(self._client, spec, position, epoch)

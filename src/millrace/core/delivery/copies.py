@@ -153,6 +153,18 @@ class Book:
         found = self._portions.get(partition, [])
         return not self.may_grow and (not found or found[-1].end <= at.offset)
 
+    def read_upto(self, partition: int, at: Point) -> int:
+        """The offset of the copy's topic behind the last record that is put, for tools that show lag: numbers of
+        records are none."""
+        upto = 0
+        for portion in self._portions.get(partition, []):
+            left = at.offset - portion.number
+            for start, end in portion.ranges:
+                if left <= 0:
+                    break
+                upto, left = max(upto, min(end, start + left)), left - (end - start)
+        return upto
+
     @property
     def known_before(self) -> Lsn:
         """Of what came later than this, something may be missing until the copy is in [C6]."""

@@ -31,7 +31,7 @@ from millrace.errors import (
     WriterIdNeeded,
 )
 from millrace.limits import WRITER_EPOCH_MAX
-from millrace.model.positions import Claim, Point, PositionKey, StoredPosition, TargetEnd, WriterId
+from millrace.model.positions import NOT_SHOWN, Claim, Point, PositionKey, StoredPosition, TargetEnd, WriterId
 from millrace.model.tables import Lsn
 
 # Switches of the simulation, each plants one mistake; production passes none.
@@ -64,13 +64,14 @@ class Move(NamedTuple, Generic[R]):
 
 
 class Commit(NamedTuple):
-    """All rows before `to` are delivered. `to` = `from_`: only the ends move."""
+    """All rows before `to` are delivered. `to` = `from_`: only the ends move. `shown`: to tools, from now on."""
 
     epoch: int
     from_: Point
     to: Point
     ends: tuple[TargetEnd, ...]
     resolved: Lsn
+    shown: int = NOT_SHOWN
 
 
 class Positions:
@@ -158,6 +159,7 @@ class Positions:
         moved = msgspec.structs.replace(
             stored, epoch=commit.epoch, next_offset=commit.to.offset, row=commit.to.row, ends=commit.ends,
             resolved=commit.resolved, claim=None if "claim_kept" in self._flaws else stored.claim,
+            shown=max(stored.shown, commit.shown),
         )
         if moved == stored:
             return Move(None, None, known.offset)  # asked again, because the first answer was lost
@@ -168,6 +170,14 @@ class Positions:
         if _sets_back(stored, moved) and not self._flaws & {"ends_grow", "commit_from"}:
             raise PositionMoved(f"{_named(key)}: ends or resolved behind those stored")
         return Move(moved, None)
+
+    def show(self, key: PositionKey, epoch: int, shown: int) -> Move[None]:
+        """By the owner. A late repeat sets nothing back, and no take-over, claim or commit looks at it."""
+        known = self._known(key)
+        self._check_owner(key, known.position, epoch)
+        if shown <= known.position.shown:
+            return Move(None, None, known.offset)
+        return Move(msgspec.structs.replace(known.position, shown=shown), None)
 
     def _known(self, key: PositionKey) -> Stored:
         known = self.by_key.get(key)

@@ -46,6 +46,12 @@ def ddl_of(stored: StoredPosition, source: str) -> DdlPosition:
     return DdlPosition(stored.epoch, stored.next_offset, isolated)
 
 
+def shown_upto(read: int, waiting: Iterable[int]) -> int:
+    """What tools see as the changefeed's place in `progress`: all that was read, up to the first change that has not
+    passed for some table. Its own `next` stands still while marks come and nothing changes."""
+    return min((read, *waiting))
+
+
 def named(stored: StoredPosition) -> dict[TopicPartition, int]:
     """Targets to be scanned, each from this offset on."""
     return {target: offset for target, offset in stored.ends_by_target.items() if target.partition != ISOLATED}

@@ -77,6 +77,11 @@ class SourceStory:
         return [taken.table for taken in self._chosen.taken.values()]
 
     @property
+    def present(self) -> tuple[TableSchema, ...]:
+        """All that the source has now, taken or not."""
+        return (*self.tables, *self._chosen.others.values())
+
+    @property
     def versions(self) -> list[TableSchema]:
         """Of all tables of the source, taken or not."""
         return list(self._versions.values())

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from millrace import limits
+from millrace.core.delivery.copies import SKIPPED
 from millrace.core.delivery.positions import Positions
 from millrace.core.groups.calls import (
     Answer,
@@ -45,7 +46,7 @@ from millrace.core.groups.offsets import Offsets, Partition
 from millrace.core.groups.state import Settings, State
 from millrace.model.groups import NO_LEADER_EPOCH, GroupKey, GroupRecord, GroupValue, OffsetKey, OffsetValue
 from millrace.model.ids import TopicPartition
-from millrace.model.positions import PositionKey, StoredPosition
+from millrace.model.positions import NOT_SHOWN, PositionKey, StoredPosition
 
 OURS = "millrace."
 NOBODY = -1
@@ -172,7 +173,8 @@ class Groups:
         if not group.startswith(OURS):
             return Answer(token, FetchedOffsets(self.offsets.of(group, partitions), {}))
         found = {k: s for k, s in self.positions.by_key.items() if OURS + k.changefeed == group}
-        shown = {TopicPartition(k.topic_id, k.partition): _shown(s.position) for k, s in found.items()}
+        shown = {TopicPartition(k.topic_id, k.partition): _shown(s.position) for k, s in found.items()
+                 if s.position.at < SKIPPED}             # nobody goes there
         return Answer(token, FetchedOffsets({}, shown), max((s.offset for s in found.values()), default=-1))
 
     def delete_offsets(self, group: str, partitions: Iterable[Partition], token: Token) -> list[Effect]:
@@ -313,4 +315,6 @@ def _check_name(name: str) -> Code:
 def _shown(position: StoredPosition) -> OffsetValue:
     """As a committed offset, for every tool that shows lag."""
     text = f"epoch={position.epoch} row={position.row} resolved={position.resolved}"
-    return OffsetValue(position.next_offset, NO_LEADER_EPOCH, text, -1)
+    if position.shown == NOT_SHOWN:
+        return OffsetValue(position.next_offset, NO_LEADER_EPOCH, text, -1)
+    return OffsetValue(position.shown, NO_LEADER_EPOCH, f"{text} next={position.next_offset}", -1)

@@ -18,6 +18,7 @@ from millrace.model.position_calls import (
     CreatePosition,
     ForgetPosition,
     ReadPosition,
+    ShowPosition,
     TakePosition,
 )
 from millrace.model.positions import Point, PositionKey, StoredPosition
@@ -51,11 +52,13 @@ def decide(positions: Positions, key: PositionKey, call: AnyPositionCall) -> Mov
             return _moving(key, positions.claim(key, claim))
         case CommitPosition():
             return _moving(key, positions.commit(key, _commit(call)))
+        case ShowPosition(epoch, shown):
+            return _moving(key, positions.show(key, epoch, shown))
 
 
 def _commit(call: CommitPosition) -> Commit:
     from_, to = Point(call.from_offset, call.from_row), Point(call.to_offset, call.to_row)
-    return Commit(call.epoch, from_, to, call.ends, call.resolved)
+    return Commit(call.epoch, from_, to, call.ends, call.resolved, call.shown)
 
 
 def _moving(key: PositionKey, move: Move[StoredPosition] | Move[None]) -> Moving:

@@ -73,9 +73,11 @@ class Tables:
     versions: dict[Oid, dict[UUID, TableSchema]] = field(default_factory=dict)
     dropped: set[Oid] = field(default_factory=set)
     _places: dict[Oid, tuple[int, Lsn, int]] = field(default_factory=dict)
+    _present: tuple[TableSchema, ...] | None = None
 
     def replay(self, record: ProgressRecord) -> None:
         if isinstance(record, SchemaVersion):
+            self._present = None
             oid, place = record.table.oid, (record.generation, record.commit_lsn, record.seq)
             self.versions.setdefault(oid, {})[record.table.id] = record.table
             if record.commit_lsn < 0 or place < self._places.get(oid, place):
@@ -85,6 +87,14 @@ class Tables:
             self.schemas[oid] = record.table
         elif isinstance(record, Change) and record.kind == "drop":
             self.dropped.add(record.oid)
+            self._present = None
+
+    @property
+    def present(self) -> tuple[TableSchema, ...]:
+        """Those that are not dropped; the same tuple until something is told."""
+        if self._present is None:
+            self._present = tuple(table for oid, table in self.schemas.items() if oid not in self.dropped)
+        return self._present
 
     def find(self, name: str) -> TableSchema | None:
         """By `schema.table`; a bare name is one of schema public. One that lives goes before one that was dropped."""
@@ -94,7 +104,7 @@ class Tables:
         return found[-1] if found else None
 
     def names(self) -> list[str]:
-        return sorted(table.full_name for oid, table in self.schemas.items() if oid not in self.dropped)
+        return sorted(table.full_name for table in self.present)
 
 
 @dataclass(slots=True)

@@ -42,11 +42,12 @@ def client_of(bootstrap: tuple[str, ...]) -> PlainClient:
 
 
 class Joined(NamedTuple):
-    """One whole record: where it (or its last part) stood, what it says of itself, its value."""
+    """One whole record: where it (or its last part) stood, what it says of itself, its value, when it was written."""
 
     offset: int
     header: BatchHeader
     value: bytes
+    wall_ms: int
 
 
 def read_work(work: Work, layout: Layout, options: Options) -> Iterator[pa.RecordBatch]:
@@ -96,7 +97,8 @@ class _Group:
         batches, found = self._batches, self._found
         if self._rows:
             origin = Origin(self._piece.span.partition, found[0].header, tuple(one.offset for one in found),
-                            tuple(batch.num_rows for batch in batches), self._piece.copy, self._piece.low)
+                            tuple(batch.num_rows for batch in batches), self._piece.copy, self._piece.low,
+                            tuple(one.wall_ms for one in found))
             table = _schema(self._schemas, found[0].header)
             check_readable(table, self._layout, origin)
             whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
@@ -134,7 +136,7 @@ def joined(client: PlainClient, span: Span, *, fail: bool) -> Iterator[Joined]:
         header = header_of(record)
         value = parts.add(header, bytes(record.value or b""))
         if value is not None:
-            yield Joined(record.offset, header, value)
+            yield Joined(record.offset, header, value, record.timestamp_ms)
     if not parts.open:
         return
     for record in records(client, span._replace(start=span.end, end=span.until), fail=fail):
@@ -143,7 +145,7 @@ def joined(client: PlainClient, span: Span, *, fail: bool) -> Iterator[Joined]:
             return
         value = parts.add(header, bytes(record.value or b""))
         if value is not None:
-            yield Joined(record.offset, header, value)
+            yield Joined(record.offset, header, value, record.timestamp_ms)
         if not parts.open:
             return
 
@@ -206,7 +208,7 @@ def _attempt(client: PlainClient, piece: Piece, *, fail: bool) -> Iterator[Joine
         header = header_of(record)
         value = parts.add(header, bytes(record.value or b""))
         if value is not None:
-            yield Joined(record.offset, header, value)
+            yield Joined(record.offset, header, value, record.timestamp_ms)
 
 
 def _changed(client: PlainClient, piece: Piece, span: Span, schemas: Schemas, *, fail: bool) -> set[Key] | None:

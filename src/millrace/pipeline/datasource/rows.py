@@ -32,7 +32,8 @@ assert (INSERT, UPDATE, DELETE) == (0, 1, 2)
 
 class Origin(NamedTuple):
     """Where a batch stood, and for rows of a copy what they rank at. Records that follow each other may share a batch:
-    then `header` is of the first one, and `offsets` and `rows` say which rows came from where."""
+    then `header` is of the first one, and `offsets` and `rows` say which rows came from where. `wall_ms`: when each
+    record was written; of a copy that is when its rows were read."""
 
     partition: int
     header: BatchHeader
@@ -40,6 +41,7 @@ class Origin(NamedTuple):
     rows: tuple[int, ...]
     copy: int | None = None
     low: int = 0
+    wall_ms: tuple[int, ...] = ()
 
 
 class _Picked(NamedTuple):
@@ -132,7 +134,7 @@ class _Meta:
             case names.SEQ:
                 return self._vector("seq") if origin.copy is None else self._same(SEQ_MAX, field)
             case names.COMMIT_TIMESTAMP:
-                return self._vector("commit_ts")
+                return self._vector("commit_ts") if origin.copy is None else self._read_at()
             case names.LOG_PARTITION:
                 return self._same(origin.partition, field)
             case names.LOG_OFFSET:
@@ -152,6 +154,11 @@ class _Meta:
     def _offsets(self) -> pa.Array:
         found = np.repeat(np.array(self._origin.offsets, np.int64), self._origin.rows)
         return pa.array(found[self._picked.rows])
+
+    def _read_at(self) -> pa.Array:
+        """Rows of a copy were committed at some time that nobody knows: as messages of changefeeds tell it [S4]."""
+        found = np.repeat(np.array(self._origin.wall_ms, np.int64) * 1000, self._origin.rows)
+        return pa.array(found[self._picked.rows]).cast(self._batch.column("commit_ts").type)
 
     def _vector(self, name: str) -> pa.Array:
         found = self._batch.column(name)

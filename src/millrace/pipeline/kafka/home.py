@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from millrace.core.delivery.positions import Commit
 from millrace.core.feeds.floors import owner as floors_owner
@@ -17,19 +17,35 @@ from millrace.log.client import LogClient
 from millrace.log.client.floors import FloorClient
 from millrace.log.client.positions import PositionClient
 from millrace.model.ids import TopicPartition
-from millrace.model.positions import Claim, PositionKey, StoredPosition, TargetEnd
+from millrace.model.position_calls import CommitPosition, ShowPosition
+from millrace.model.positions import NOT_SHOWN, Claim, Point, PositionKey, StoredPosition, TargetEnd
+
+
+class ShownPositions(PositionClient):
+    """With what tools are shown as committed offsets [L21]."""
+
+    async def commit(self, key: PositionKey, commit: Commit) -> None:
+        call = CommitPosition(
+            commit.epoch, *commit.from_, *commit.to, commit.ends, commit.resolved, commit.shown)
+        await self._ask(key, call)
+
+    async def show(self, key: PositionKey, epoch: int, shown: int) -> None:
+        await self._ask(key, ShowPosition(epoch, shown))
 
 
 class LogHome:
-    def __init__(self, client: LogClient, *, maintainer: int = 0) -> None:
-        """`maintainer`: its epoch, as far as is known: floors are its own."""
-        self._client, self._positions, self._maintainer = client, PositionClient(client), maintainer
+    def __init__(
+        self, client: LogClient, *, maintainer: int = 0, shown: Callable[[Point], int] = lambda at: NOT_SHOWN
+    ) -> None:
+        """`maintainer`: its epoch, as far as is known: floors are its own. `shown`: of a position, to tools."""
+        self._client, self._positions, self._maintainer = client, ShownPositions(client), maintainer
+        self._shown = shown
 
     async def take(self, key: PositionKey, epoch: int, *, new_writer_id: int | None) -> StoredPosition:
         return await self._positions.take(key, epoch, new_writer_id=new_writer_id)
 
     async def commit(self, key: PositionKey, commit: Commit) -> None:
-        await self._positions.commit(key, commit)
+        await self._positions.commit(key, commit._replace(shown=self._shown(commit.to)))
 
     async def hold(self, key: PositionKey, epoch: int, ends: tuple[TargetEnd, ...]) -> None:
         """Under the epoch of whoever maintains the changefeed: it reads these ends once they are stored, and moves

@@ -55,7 +55,8 @@ def canal_change(table: TableSchema, change: Change, *, now_us: int) -> Message:
 def plain_change(table: TableSchema, change: Change) -> Message:
     value = {
         "_change_type": change.kind, "_commit_version": change.commit_lsn, "_commit_timestamp_ms": change.wall_ms,
-        "_seq": change.seq, "schema": table.schema, "table": table.name, "sql": change.text,
+        "_seq": change.seq, "_schema": table.schema, "_table": table.name, "schema": table.schema, "table": table.name,
+        "sql": change.text,
         "columns": [{"name": c.name, "type": sql_type(c)[1], "key": c.is_key} for c in table.columns],
     }
     return Message(None, _json(value))

@@ -10,6 +10,7 @@ of one key share a partition [K3]; a delete and its tombstone share a batch.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from millrace.sink.kafka.formats import Format
 from millrace.sink.kafka.headers import NEW_KEY, OLD_KEY, Extra, Provenance, headers
 from millrace.sink.kafka.images import Images
 from millrace.sink.kafka.routing import Routing, partitions
-from millrace.wire.batches_out import Codec, Messages, OutBatch, frame, measured
+from millrace.wire.batches_out import Codec, Messages, OutBatch, Sizes, frame, measured
 from millrace.wire.fragments import Fragments, Ints, data_of, ends_of, spread
 
 T = TypeVar("T", bound=np.generic)
@@ -33,7 +34,7 @@ class Target(NamedTuple):
     """Where messages of a table go, and what its topic takes."""
 
     partitions: int
-    message_bytes_max: int = limits.SINK_MESSAGE_BYTES_MAX     # the topic's max.message.bytes
+    message_bytes_max: int = limits.SINK_MESSAGE_BYTES_MAX     # set aside above it; what the topic takes it says itself
     batch_bytes: int = limits.SINK_BATCH_BYTES                 # wanted; a larger message has a batch of its own
     batch_count_max: int = limits.SINK_BATCH_MESSAGES_MAX
     codec: Codec = Codec.NONE
@@ -97,17 +98,12 @@ class Encoder:
         messages, of_message = self._messages(self._keyed(images, places), rows, provenance, now_us)
         sizes = measured(messages, target.batch_count_max)
         units = sizes.of_units()
-        largest = int(units.max(initial=0))
-        if largest > target.message_bytes_max:
+        if units.max(initial=0) > target.message_bytes_max:
             refused += _too_large(units, of_message, target.message_bytes_max)
             kept = np.flatnonzero(units <= target.message_bytes_max)
-            messages, of_message = _picked(messages, kept), of_message[kept]
+            messages, of_message, units = _picked(messages, kept), of_message[kept], units[kept]
             sizes = measured(messages, target.batch_count_max)
-            largest = target.message_bytes_max
-        # A single message may be larger than the batches we like.
-        batches = frame(messages, sizes, batch_bytes_max=max(target.batch_bytes, largest),
-                        batch_count_max=target.batch_count_max, codec=target.codec)
-        return Encoded(batches, of_message, self._told(refused, rows))
+        return Encoded(_framed(messages, sizes, units, target), of_message, self._told(refused, rows))
 
     def _told(self, refused: list[Refused], rows: Rows) -> list[Refused]:
         """Each row once, with its key; one by one, since a key may be what cannot be written."""
@@ -183,6 +179,23 @@ class _Keyed(NamedTuple):
 def _too_large(units: Ints, of_message: Ints, limit: int) -> list[Refused]:
     return [Refused(int(of_message[m]), "too_large", f"{int(units[m])} bytes, {limit} are allowed")
             for m in np.flatnonzero(units > limit).tolist()]
+
+
+def _framed(messages: Messages, sizes: Sizes, units: Ints, target: Target) -> list[OutBatch]:
+    """A message larger than the batches we like has one of its own: the log may refuse it, and it alone [P9]."""
+    codec, count_max = target.codec, target.batch_count_max
+    large = units > target.batch_bytes
+    if not large.any():
+        return frame(messages, sizes, batch_bytes_max=target.batch_bytes, batch_count_max=count_max, codec=codec)
+    unit = np.arange(len(units)) if messages.unit is None else messages.unit
+    cuts = np.flatnonzero((large[1:] != large[:-1]) | (large[1:] & (unit[1:] != unit[:-1]))) + 1
+    found: list[OutBatch] = []
+    for start, stop in pairwise([0, *cuts.tolist(), len(units)]):
+        some = _picked(messages, np.arange(start, stop))
+        batches = frame(some, measured(some, count_max), batch_bytes_max=max(target.batch_bytes, int(units[start])),
+                        batch_count_max=count_max, codec=codec)
+        found += [batch._replace(first=batch.first + start) for batch in batches]
+    return found
 
 
 def _picked(messages: Messages, kept: Ints) -> Messages:

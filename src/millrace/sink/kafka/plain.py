@@ -1,11 +1,12 @@
 """json: the row itself, flat, with what happened to it in front.
 
-    {"_change_type":"insert|update_postimage|delete","_commit_version":…,"_commit_timestamp":"…Z","_seq":…,"id":…,…}
+    {"_change_type":"insert|update_postimage|delete","_commit_version":…,"_commit_timestamp":"…Z","_seq":…,
+     "_schema":"…","_table":"…","id":…,…}
 
-`_commit_version` is the commit LSN. Rows of a copy are inserts with "_copy":true. A value that was not sent, since it
-did not change, is left out and its column named in "_unchanged". json and jsonb stand as they are; a JSON null in such
-a column cannot be told from NULL (debezium-json can). A column with a name of ours keeps it: ours gets one underscore
-more.
+`_commit_version` is the commit LSN. `_schema` and `_table` tell tables apart that share a topic. Rows of a copy are
+inserts with "_copy":true. A value that was not sent, since it did not change, is left out and its column named in
+"_unchanged". json and jsonb stand as they are; a JSON null in such a column cannot be told from NULL (debezium-json
+can). A column with a name of ours keeps it: ours gets one underscore more.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from millrace.wire.pg.types import AFTER, BEFORE
 
 _OPS = (b'"insert"', b'"update_postimage"', b'"delete"')
 _SEQ = 5
-_NAMES = ("_change_type", "_commit_version", "_commit_timestamp", "_seq", "_copy", "_unchanged")
+_NAMES = ("_change_type", "_commit_version", "_commit_timestamp", "_seq", "_schema", "_table", "_copy", "_unchanged")
 
 
 class Plain:
@@ -45,13 +46,14 @@ class Plain:
 
     def value(self, images: Images, *, copy: bool, now_us: int) -> Fragments:
         commits = Commits(images)
-        what, version, at, seq, copied, unchanged = self._names
+        what, version, at, seq, schema, table, copied, unchanged = self._names
+        whose = b"," + schema + quote(self.table.schema) + b"," + table + quote(self.table.name)
         spelt = timestamps(pa.array(commits.us_of_each).cast(pa.timestamp("us")), "T")
         return side_by_side(
             images.count, b"{" + what, op_names(images, _OPS, copy=copy, copied=_OPS[0]),
             commits.spread(b"," + version, commits.lsn, b"," + at + b'"', spelt, b'Z",' + seq), numbers(images, _SEQ),
-            b"," + copied + b"true" if copy else b"", left_out_names(images, b"," + unchanged), self._fields(images),
-            b"}")
+            whose + b"," + copied + b"true" if copy else whose, left_out_names(images, b"," + unchanged),
+            self._fields(images), b"}")
 
     def _fields(self, images: Images) -> Fragments:
         after = images.shown(AFTER, ~images.deleted, lambda part: sparse_fields(part, self._columns, follows=True))

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from millrace import limits
 from millrace.changefeed.feeds.ports import DdlTaken, FeedHome
 from millrace.core.delivery.positions import Commit
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.checkpoint import Committed
 from millrace.core.feeds.ddl_home import ddl_key
+from millrace.core.feeds.topic_claims import Claim
 from millrace.core.sources.registry import progress_topic
 from millrace.errors import InvalidProducerEpoch, Malformed, Superseded, UnknownSource
 from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, TableSettings
-from millrace.model.positions import Point
+from millrace.model.positions import Point, StoredPosition
 from millrace.model.progress import Change
 from millrace.model.quarantine import quarantine_topic
 from millrace.model.spans import TablePartition, whole
@@ -212,6 +216,66 @@ def test_C7_P4_a_change_describes_its_table_as_the_settings_show_it(tmp_path: Pa
         assert await home.write_change(5, TABLE, two), "a table that its settings do not fit holds nobody up"
         shown = [json.loads(value)["columns"] for _, value in await log.messages("mine.t")]
         assert [[column["name"] for column in columns] for columns in shown] == [["id", "shown"], ["id"]]
+        await home.leave()
+
+    run(tmp_path, story)
+
+
+def test_K2_nothing_is_told_in_a_topic_that_is_another_changefeeds(tmp_path: Path) -> None:
+    spec = ChangefeedSpec(id=FEED, source=SOURCE, sink="kafka:?format=json&watermarks=true&topic={table}")
+    told: list[tuple[str, set[str]]] = []
+
+    async def owners(feed: str, tables: tuple[TableSchema, ...]) -> dict[str, Claim]:
+        told.append((feed, {one.name for one in tables}))
+        return {"t": Claim("t", "elder", "public.t")}
+
+    async def story(log: Log) -> None:
+        await log.add(T)
+        await log.add(table(16401, "u"))
+        for topic in ("t", "u"):
+            await log.client.create_topic(topic, partitions=1)
+        one = await altered(log, 20)
+        home = await homes(log, owners).open(entry(spec))
+        await home.take_ddl(5)
+        assert await home.write_change(5, TABLE, one), "it holds nobody up"
+        assert await home.write_watermark(5, 18, frozenset({TABLE, id_of(16401)}))
+        assert await log.messages("t") == []
+        assert len(await log.messages("u")) == 1
+        assert told[0] == (FEED, {"t", "u"}), "asked with all tables that the source has"
+        await home.leave()
+
+    run(tmp_path, story)
+
+
+def test_L21_tools_see_that_all_of_progress_is_done_up_to_a_change_that_has_not_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HOME_SHOW_S", 0.01)
+
+    async def story(log: Log) -> None:
+        await log.add(T)
+        await log.mark(10)
+        home = await homes(log).open(entry())
+        key = ddl_key(FEED, (await log.client.topic(progress_topic(SOURCE))).id)
+
+        async def shown(wanted: int) -> StoredPosition:
+            async with asyncio.timeout(10):
+                while (found := await log.positions.read(key)).shown != wanted:
+                    await asyncio.sleep(0.01)
+            return found
+
+        assert await home.take_ddl(5) == DdlTaken(DdlPosition(5, 2))
+        before = await log.positions.read(key)
+        for resolved in (12, 14, 16):
+            await log.mark(resolved)
+        assert await shown(5) == msgspec.structs.replace(before, shown=5), "what counts stands still"
+        one = await altered(log, 20)
+        await log.mark(30)
+        await shown(one)
+        assert await home.write_change(5, TABLE, one)
+        assert await home.commit_ddl(DdlPosition(5, 2), DdlPosition(5, one + 1))
+        await shown((await log.client.ends(progress_topic(SOURCE), 0))[1])
+        assert (await home.take_ddl(6)) == DdlTaken(DdlPosition(6, one + 1)), "a take-over finds what was committed"
         await home.leave()
 
     run(tmp_path, story)

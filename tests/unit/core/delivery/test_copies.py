@@ -127,3 +127,14 @@ def test_C7_nobody_waits_for_chunks_of_a_table_that_was_dropped() -> None:
     log.tell(manifest(1, 1, Range(0, 1, 2)))
     assert not log.book().is_pending
     assert log.book().is_done(0, Point(at(1, 1), 0))
+
+
+def test_L21_how_far_a_copy_is_put_is_an_offset_of_its_topic_for_tools() -> None:
+    log = Log()
+    log.tell(started(), manifest(1, 1, Range(0, 4, 6), Range(0, 9, 10)), manifest(0, 1, Range(0, 0, 3)))
+    book = log.book()
+    put = {point: book.read_upto(0, point) for point in (
+        START, Point(at(1), 0), Point(at(1, 1), 0), Point(at(1, 1), 7), Point(at(1, 2), 0), Point(at(1, 3), 0),
+        Point(at(2, 3), 0))}
+    assert list(put.values()) == [0, 0, 5, 5, 6, 10, 10], "behind the last record; chunks land in another order"
+    assert book.read_upto(1, Point(at(2, 3), 0)) == 0

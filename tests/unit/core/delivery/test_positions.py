@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -193,6 +194,24 @@ def test_P3_a_commit_backwards_is_refused(home: Home) -> None:
     home.take(4)
     with pytest.raises(InvalidRequest):
         home.commit(4, START, Point(4, 0))
+
+
+def test_L21_what_tools_are_shown_moves_on_alone_and_by_its_owner_only(home: Home) -> None:
+    home.take(2)
+    home.claim(2, 1)
+    before = home.stored
+    home.write(home.positions.show(KEY, 2, 40))
+    assert home.stored == msgspec.structs.replace(before, shown=40), "nothing else has changed"
+    end = home.end
+    home.write(home.positions.show(KEY, 2, 39))
+    assert (home.stored.shown, home.end) == (40, end), "a late repeat sets nothing back"
+    with pytest.raises(Superseded):
+        home.positions.show(KEY, 1, 50)
+    home.write(home.positions.commit(KEY, Commit(2, START, Point(6, 0), (), 11)))
+    assert (home.stored.at, home.stored.shown) == (Point(6, 0), 40), "a commit that says nothing of it leaves it"
+    home.write(home.positions.commit(KEY, Commit(2, Point(6, 0), Point(7, 0), (), 11, 41)))
+    home.take(3)
+    assert (home.stored.at, home.stored.shown) == (Point(7, 0), 41)
 
 
 def test_C3_a_closed_position_is_nobodys(home: Home) -> None:

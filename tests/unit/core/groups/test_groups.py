@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from millrace.core.groups.calls import (
@@ -595,6 +596,23 @@ def test_L21_a_position_is_readable_by_every_tool_once_it_is_committed(b: Broker
     assert (shown.offset, shown.metadata, answer.after) == (7, "epoch=1 row=2 resolved=99", 1)
     assert b.groups.listed()[0].group == "millrace.orders"
     assert b.groups.describe("millrace.orders").state == "Empty"
+
+
+@pytest.mark.parametrize(("next_offset", "shown", "offset"), [
+    (5 << 24, 12, 12),                       # of a copy: a number, and the place in its topic
+    (81, 106, 106),                          # of `progress`: nothing is left to do
+    (81, -1, 81), (1 << 62, -1, None),       # a copy of which nothing is put
+])
+def test_L21_lag_is_the_end_minus_what_is_shown(b: Broker, next_offset: int, shown: int, offset: int | None) -> None:
+    with_position(b)
+    stored = msgspec.structs.replace(
+        b.groups.positions.by_key[KEY].position, next_offset=next_offset, row=0, shown=shown)
+    b.groups.replay(1, _through_bytes(GroupRecord(KEY, stored)))
+    reply = b.groups.fetch("millrace.orders", 5).reply
+    assert isinstance(reply, FetchedOffsets)
+    found = {key: value.offset for key, value in reply.positions.items()}
+    assert found == ({} if offset is None else {TopicPartition(UUID(int=1), 3): offset})
+    assert all((f"next={next_offset}" in value.metadata) is (shown >= 0) for value in reply.positions.values())
 
 
 def test_L21_positions_never_expire_and_ordinary_requests_do_not_change_them(b: Broker) -> None:

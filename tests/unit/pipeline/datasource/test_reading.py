@@ -21,7 +21,7 @@ TABLE = TableSchema(7, "public", "t", "d", (Column("id", 23, is_key=True),))
 def test_P1_a_broken_history_is_not_reported_as_a_truncation_but_can_be_read_as_one(begins: bool) -> None:
     change = Change(2, TABLE.oid, 99, 0, "truncate", TABLE.id, begins=begins)
     record = marker_record(change, Place(99, 0), TABLE.id, epoch=1)
-    found = Joined(4, header_of(record), encode_progress(change))
+    found = Joined(4, header_of(record), encode_progress(change), 0)
     origin, layout = Origin(0, found.header, (4,), (0,)), layout_of(spark_schema(TABLE, "_"), "_")
     (row,) = _marker(found, origin, layout, OnTruncate.ROW)
     assert row.to_pylist()[0]["_change_type"] == "truncate"

@@ -75,9 +75,10 @@ def test_P1_rows_of_a_copy_rank_at_their_low_mark() -> None:
         wire.begin(5, 0, 1), wire.relation(TABLE), wire.insert(7, [b"1", b"x"]), wire.commit(5, 6, 0))]
     rows = next(item for item in Decoder(keys={}).decode(join(messages)).items if isinstance(item, Rows))
     layout = layout_of(spark_schema(rows.table, "_"), "_")
-    origin = Origin(0, header_of(rows), (1,), (1,), copy=4, low=777)
+    origin = Origin(0, header_of(rows), (1,), (1,), copy=4, low=777, wall_ms=(1_700_000_000_123,))
     made = row_batch(rows.batch, rows.table, layout, origin).to_pylist()[0]
     assert (made["_commit_version"], made["_seq"], made["_copy"], made["_change_type"]) == (777, 2**62, 4, "insert")
+    assert made["_commit_timestamp"].timestamp() == 1_700_000_000.123, "when it was read, as messages tell it"
 
 
 def test_S7_a_retyped_column_is_refused_and_one_that_went_is_not() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
+
+import pytest
 
 from millrace.log.client import LogClient
 from millrace.model.positions import Point, TargetEnd
@@ -134,6 +137,23 @@ def test_P9_what_only_the_log_finds_too_large_is_cut_until_the_culprit_is_alone(
         assert [m.point.row for m in found] == [n for n in range(40) if n != 17 for _ in range(2 if n == 20 else 1)]
         (kept,) = await route.messages(QUARANTINE)
         assert kept.point == Point(0, 17)
+
+    on_a_broker(tmp_path, body)
+
+
+@pytest.mark.parametrize(("takes", "aside"), [({"max.message.bytes": "5000000"}, False), ({}, True)])
+def test_P9_what_a_topic_takes_it_says_itself(tmp_path: Path, takes: dict[str, str], aside: bool) -> None:
+    large = random.Random(1).randbytes(900_000).hex()                # does not get small in the quarantine
+
+    async def body(route: Route) -> None:
+        await route.make(partitions=1, **takes)
+        end = await route.source([insert(1), insert(2, large), insert(3)])
+        result = await route.move(Point(0, 0), Point(end, 0))
+        assert (result.outcome, result.quarantined) == ("done", int(aside))
+        assert [m.point.row for m in await route.messages()] == ([0, 2] if aside else [0, 1, 2])
+        kept = await route.messages(QUARANTINE)
+        assert [decode_quarantined(m.record.value or b"").reason.split(":")[0] for m in kept] == (
+            ["message_too_large"] if aside else [])
 
     on_a_broker(tmp_path, body)
 

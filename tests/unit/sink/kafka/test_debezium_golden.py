@@ -128,6 +128,7 @@ def test_C7_schema_changes_of_the_other_formats() -> None:
     assert json.loads(canal_change(CUSTOMERS, TRUNCATED, now_us=0).value)["type"] == "TRUNCATE"
     plain = json.loads(plain_change(CUSTOMERS, ALTERED).value)
     assert (plain["_change_type"], plain["_commit_version"], plain["table"]) == ("alter", 46523128, "customers")
+    assert (plain["_schema"], plain["_table"]) == ("public", "customers"), "as its rows have them"
     assert plain["columns"][0] == {"name": "id", "type": "integer", "key": True}
 
 

@@ -153,6 +153,19 @@ def test_P9_a_row_that_is_too_large_is_told_and_the_rest_goes_on(text: bytes) ->
     assert all(batch.raw_bytes + 61 <= 2500 for batch in encoded.batches)
 
 
+def test_P9_a_message_larger_than_the_batches_we_like_has_one_of_its_own() -> None:
+    """The log may refuse it: what is behind it in the same batch would have to be cut out. The others keep their size,
+    also where a large one is near, so that a part of a batch is one batch again."""
+    sizes = [10, 2000, 2100, *[100] * 30, 2200, 10]
+    encoded = Encoder(TEXTS, Plain(ORIGIN, TEXTS), Target(1, batch_bytes=1000)).encode(
+        rows_of(_texts([b"x" * size for size in sizes])), FROM, now_us=NOW_US)
+    assert not encoded.refused
+    assert [judge.loads(record.key or b"")["id"] for _, record in records(encoded)] == list(range(len(sizes)))
+    large = [batch for batch in encoded.batches if batch.raw_bytes + 61 > 1000]
+    assert [encoded.places[batch.first:batch.first + batch.messages].tolist() for batch in large] == [[1], [2], [33]]
+    assert len(encoded.batches) < len(sizes) - 10, "small ones stand together"
+
+
 def test_K2_columns_of_the_key_choose_the_partition() -> None:
     table = judge.TableSchema(1, "public", "t", "d", (
         judge.Column("a", 20, -1, True), judge.Column("b", 20, -1, True)))
