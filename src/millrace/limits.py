@@ -266,7 +266,10 @@ HOME_LOOK_S = 0.05                 # between two looks for a marker that is not 
 ASKED_JOBS_MAX = 4                 # jobs of tables with expressions at a time: most cores are for those without
 HEARD_AHEAD = 2                    # portions that Spark has judged and nobody has encoded yet: up to 4 MiB each
 CULPRITS_MAX = 16                  # rows of one plan that break an expression; with more the expression is wrong
-CULPRITS_S = 60.0                  # of one search for them: a trial is a job of a tenth of a second, or of some seconds
+CULPRITS_S = 60.0                  # of one trial at most: a job of a tenth of a second, or of some seconds
+SEARCH_SLICE_S = 10.0              # of a search in one round, then the next goes on with it: who must stop waits for it
+TRIALS_AT_ONCE = 4                 # jobs of one search: as many as tables with expressions have, at most
+SEARCHES_MAX = 1024                # remembered: a few hundred bytes each
 
 # -- changefeeds on a capture --------------------------------------------------------------------------------------
 PASSED_LOOK_MIN_S = 0.02           # between two looks at a ddl position while somebody waits at a barrier, doubled

@@ -173,7 +173,7 @@ def test_P9_rows_that_break_an_expression_are_quarantined_and_the_rest_goes_on(
         assert reason.startswith("expression: ")
         assert "'nine'" in reason
         assert jobs.errors
-        assert all(error.startswith("table_refused: an expression breaks with a row") for error in jobs.errors)
+        assert all(error.startswith("expression_broke: an expression breaks with a row") for error in jobs.errors)
 
     play(spark_server, log, "breaking", story)
 

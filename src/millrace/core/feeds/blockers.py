@@ -20,7 +20,7 @@ class Blocker(NamedTuple):
 
 def feed_blockers(maintainer: Maintainer) -> list[Blocker]:
     return [*_beginning(maintainer), *_spans(maintainer), *_needs(maintainer), *_changes(maintainer),
-            *_positions(maintainer), *_pauses(maintainer)]
+            *_positions(maintainer), *_searches(maintainer), *_pauses(maintainer)]
 
 
 def _beginning(m: Maintainer) -> list[Blocker]:
@@ -88,6 +88,19 @@ def _positions(m: Maintainer) -> list[Blocker]:
     why = "is not copied: rows of its table's first copy are missing" if m.progress.owes(holder) else "is behind"
     reason = f"partition {holder.table.oid}/{holder.partition} {why}"
     return [Blocker("checkpoint", owner, reason, m.checkpoint_since)]
+
+
+def _searches(m: Maintainer) -> list[Blocker]:
+    out = []
+    for error in m.health.searches:
+        assert error.span is not None
+        assert error.table is not None
+        span = m.state.spans.get(error.span)
+        place = span.place if span is not None else None
+        owner = f"capture {place.capture}" if place is not None else f"maintainer of {m.feed}"
+        since = m.sight.now - (error.last_ms - error.first_ms) / 1000
+        out.append(Blocker(f"table {error.table.oid}", owner, error.message, since))
+    return out
 
 
 def _pauses(m: Maintainer) -> list[Blocker]:

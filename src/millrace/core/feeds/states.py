@@ -23,6 +23,7 @@ from millrace.model.feed_messages import DispatcherReport, Outage
 from millrace.model.spans import CaptureId, SpanId, TableId
 
 LOG_GONE = "log_released"               # of an error: what a position needs was not in the log
+SEARCHING = "expression_search"         # ... rows that break an expression are looked for
 UNPROVED = "cannot_prove"               # ... what a take-over scans was not in the target
 
 # By code of the error; what is not named here may be over by itself.
@@ -124,6 +125,11 @@ class Health:
         """Their take-overs cannot scan what they must [K3]."""
         return frozenset(error.table for error in self._standing.values()
                          if error.code == UNPROVED and error.table is not None)
+
+    @property
+    def searches(self) -> list[FeedError]:
+        """For rows that break an expression: how far each of them is."""
+        return [error for error in self._standing.values() if error.code == SEARCHING]
 
     def fatal(self) -> FeedError | None:
         return next((error for error in self._standing.values() if error.kind == "fail"), None)
