@@ -16,6 +16,7 @@ from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import CoordinatorShell, Workshop
 from millrace.changefeed.feeds.capture import FeedCapture
 from millrace.changefeed.members import CaptureInfo, Membership, living
+from millrace.changefeed.quarantine_counts import QuarantineCounts
 from millrace.core.sources.registry import SourceState, Table
 from millrace.model.sources import ReaderPlaced, SourceSpec
 from millrace.ops.real import real_ports
@@ -54,6 +55,7 @@ class Face:
     def __init__(self, number: int, http_port: int, link_port: int, store: SqliteStore, log: Log) -> None:
         self.id, self.ports, self.store, self.client = number, real_ports(), store, log.client
         self.link_port, self.spark, self.changefeeds = link_port, None, None
+        self.quarantined = QuarantineCounts(self.client)
         process = self.ports.processes.me()
         me = Candidate(number, f"127.0.0.1:{http_port}", process)
         info = CaptureInfo(number, 1, me.address, process.pid, f"127.0.0.1:{link_port}", process)

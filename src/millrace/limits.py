@@ -280,6 +280,8 @@ CHANGEFEEDS_STOP_S = 3.0           # of each part: all of them fit into what a s
 RELEASED_ANSWER_S = 2.0            # for what was released of a changefeed that does not run, shown beside the rest
 QUARANTINE_ANSWER_S = 20.0         # for reading a quarantine: below what a command waits for its answer
 REPLAY_S = 40.0                    # for one row: what stands behind it in its partition is looked through
+QUARANTINE_COUNT_S = 15.0          # between two looks at how many rows stand in quarantines, for metrics
+POSITIONS_ASKED_MAX = 16           # offices of changefeeds that do not run, read at a time for one answer
 QUARANTINE_SETTLE_MAX = 1_000      # rows dropped by one append
 SOURCE_TABLES_S = 20.0             # for a source's tables: a `progress` of a million records is read in less
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -17,8 +17,8 @@ from starlette.responses import Response
 
 from millrace.api import changefeed_views as views
 from millrace.api.changefeed_checks import ChangefeedRequest, ChangefeedUpdate, check, source_tables
-from millrace.api.changefeed_floors import tell_released
 from millrace.api.changefeed_positions import find_position
+from millrace.api.changefeed_rest import tell_rest
 from millrace.api.forward import CHANGE_S, LOOK_AGAIN_S, by_coordinator
 from millrace.api.maintainers import hear, hear_all, spark_blockers
 from millrace.api.problems import Json, body_as
@@ -31,7 +31,7 @@ from millrace.core.feeds.choice import Rules
 from millrace.core.feeds.feeds import FeedsDecision, FeedsState
 from millrace.core.sources.registry import CoordinatorState
 from millrace.errors import InvalidRequest, MillraceError, NotCoordinator, QuarantineNotEmpty
-from millrace.model.changefeeds import BEGINNING, ChangefeedSpec
+from millrace.model.changefeeds import BEGINNING, ChangefeedSpec, FeedStateName
 
 PATH = "/api/v2/changefeeds/"
 REMOVE_WAIT_S = 10.0      # most removals are done by then and are answered as such
@@ -69,7 +69,7 @@ class Desk:
         entry = self.state.entry(self.name)
         heard = (await hear_all(self.capture, {self.name: entry})).get(self.name)
         body = {**views.describe(entry, heard, self.host.machine, self.reign), "warnings": warnings or []}
-        await tell_released(self.capture, {self.name: entry}, {self.name: body})
+        await tell_rest(self.capture, {self.name: entry}, {self.name: body})
         return body
 
 
@@ -97,13 +97,15 @@ def at_desk(answer: At) -> Callable[[Request], Awaitable[Response]]:
 @at_desk
 async def list_changefeeds(desk: Desk) -> Response:
     """All changefeeds with their state, checkpoint, lag and oldest blocker. `?state=`: those in this state."""
-    heard = await hear_all(desk.capture, desk.state.feeds)
-    bodies = {feed: views.describe(entry, heard.get(feed), desk.host.machine, desk.reign)
-              for feed, entry in sorted(desk.state.feeds.items())}
-    await tell_released(desk.capture, dict(desk.state.feeds), bodies)
-    items = list(bodies.values())
     wanted = desk.request.query_params.get("state", "")
-    items = [item for item in items if wanted in ("", item["state"])]
+    if wanted not in ("", *get_args(FeedStateName)):
+        raise InvalidRequest(f"state: {wanted!r} is none; there are {', '.join(get_args(FeedStateName))}")
+    entries = dict(desk.state.feeds)
+    heard = await hear_all(desk.capture, entries)
+    bodies = {feed: views.describe(entry, heard.get(feed), desk.host.machine, desk.reign)
+              for feed, entry in sorted(entries.items())}
+    items = [item for item in bodies.values() if wanted in ("", item["state"])]
+    await tell_rest(desk.capture, entries, {item["id"]: item for item in items})
     return Json({"total": len(items), "items": items})
 
 

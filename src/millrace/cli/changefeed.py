@@ -74,10 +74,11 @@ def list_(*, dir: str = ".millrace", output: Output = "table") -> None:
     """List changefeeds with their state, checkpoint, lag and what holds them up."""
     found = Api.of(dir, "capture").ask("GET", "/api/v2/changefeeds")
     columns = ("changefeed", "state", "why", "source", "maintainer", "tables", "working", "checkpoint", "lag",
-               "waits for", "sink")
+               "quarantined", "waits for", "sink")
     show(found, output, table_of(columns, [
         (f["id"], f["state"], f["why"], f["source"], f["maintainer"], f["tables_count"], f["working_count"],
-         f["checkpoint"], bytes_text(f["lag_bytes"]), held_up(f), f["sink"]) for f in found["items"]]))
+         f["checkpoint"], bytes_text(f["lag_bytes"]), f["quarantined_count"], held_up(f), f["sink"])
+        for f in found["items"]]))
 
 
 @app.command

@@ -43,9 +43,12 @@ def test_A1_C8_a_changefeed_through_its_life_over_any_capture(tmp_path: Path) ->
             listed = (await client.get(PATH)).json()
             assert (listed["total"], listed["items"][0]["state"]) == (1, "normal")
         assert (await one.get(f"{PATH}?state=failed")).json() == {"total": 0, "items": []}
+        assert "normal, warning, failed" in refused(await one.get(f"{PATH}?state=bogus"), 400, "invalid_request")
 
         paused = (await other.post(f"{PATH}/orders/pause")).json()
-        assert (paused["state"], paused["checkpoint"], paused["maintainer"]) == ("stopped", None, None)
+        assert (paused["state"], paused["checkpoint"], paused["maintainer"]) == ("stopped", "0/3E8", None)
+        for client in w.http:
+            assert (await client.get(PATH)).json()["items"][0]["checkpoint"] == "0/3E8", "where it will go on"
         assert (await one.post(f"{PATH}/orders/pause")).status_code == 200
         resumed = (await other.post(f"{PATH}/orders/resume")).json()
         assert resumed["state"] in ("normal", "warning")
@@ -93,6 +96,8 @@ def test_C9_what_the_maintainer_cannot_say_is_unknown_with_the_reason(tmp_path: 
     async def story(w: Faces) -> None:
         made = await w.http[0].post(PATH, json={**BODY, "paused": True})
         assert (made.json()["state"], made.json()["maintainer"]) == ("stopped", None)
+        assert made.json()["checkpoint"] is None
+        assert made.json()["why"] == "it has no position yet: it begins with what stands in its tables"
         for view in ("tables", "blockers"):
             said = (await w.http[1].get(f"{PATH}/orders/{view}")).json()
             assert (said["items"], said["why"]) == ([], "it does not run")
@@ -228,6 +233,7 @@ def test_C6_a_changefeed_goes_on_from_another_position(tmp_path: Path) -> None:
         assert (await w.log.stored())[w.log.key(1)].at == (0, 0)
 
         await w.http[0].post(f"{path}/pause")
+        assert (await w.http[1].get(path)).json()["checkpoint"] == "0/4B0"
         ahead = (await w.http[1].post(f"{path}/resume", json={"position": "now"})).json()
         assert "after its checkpoint 0/4B0 up to there are skipped" in ahead["warnings"][0]["text"]
         await w.eventually(path, lambda body: body["checkpoint"] == "0/7D0")

@@ -163,6 +163,10 @@ def test_P9_rows_in_quarantine_are_listed_shown_and_dropped(tmp_path: Path, caps
         await client.create_topic(quarantine_topic("orders"), partitions=1)
         for n in (1, 2, 3):
             await put_aside(w, n)
+        counts = (await millrace.json("changefeed", "get", "orders"))["quarantined_count"], (
+            await millrace.json("changefeed", "list"))["items"][0]["quarantined_count"]
+        assert counts == (3, 3)
+        assert "rows in quarantine 3" in " ".join((await millrace("changefeed", "get", "orders")).split())
         listed = (await millrace.json("quarantine", "list", "orders"))["items"]
         assert [(r["table"], r["key"], r["reason"]) for r in listed] == [
             ("public.orders", f'{{"id":{n}}}', f"too_large: {n} bytes") for n in (1, 2, 3)]
@@ -173,6 +177,7 @@ def test_P9_rows_in_quarantine_are_listed_shown_and_dropped(tmp_path: Path, caps
         assert "too long" in await millrace("quarantine", "show", "orders", listed[1]["row"])
         assert "2 rows" in await millrace("quarantine", "drop", "orders", listed[0]["row"], listed[2]["row"])
         assert [r["row"] for r in (await millrace.json("quarantine", "list", "orders"))["items"]] == [listed[1]["row"]]
+        assert (await millrace.json("changefeed", "get", "orders"))["quarantined_count"] == 1
         for gone in (listed[0]["row"], "12345", "x"):
             await millrace("quarantine", "show", "orders", gone, code=3)
             await millrace("quarantine", "drop", "orders", listed[1]["row"], gone, code=3)
