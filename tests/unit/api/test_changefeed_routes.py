@@ -126,9 +126,10 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"sink": "kafka:?topic=all"}, 400, "invalid_request", "share topic 'all'"),
     ({"settings": [{"tables": "public.orders", "filter": "sum(total) > 1"}]}, 400, "invalid_expression", "\n^^^"),
     ({"settings": [{"tables": "public.orders", "projection": ["note"]}]}, 400, "invalid_request", "key is missing"),
-    ({"settings": [{"tables": "public.orders", "more": 1}]}, 400, "invalid_request", "more"),
+    ({"settings": [{"tables": "public.orders", "more": 1}]}, 400, "invalid_request",
+     "settings[0].more: no such field; there are tables, filter, projection, topic, partition_by"),
     ({"settings": [{"tables": "public.orders", "filter": "total > 1"}]}, 503, "unreachable", "no Spark is configured"),
-    ({"start": "0/1"}, 400, "invalid_request", "start"),
+    ({"start": "0/1"}, 400, "invalid_request", "start: no such field; there are id, source, sink, tables,"),
 ]
 
 
