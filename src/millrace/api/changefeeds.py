@@ -22,6 +22,7 @@ from millrace.api.changefeed_rest import tell_rest
 from millrace.api.forward import CHANGE_S, LOOK_AGAIN_S, by_coordinator
 from millrace.api.maintainers import hear, hear_all, spark_blockers
 from millrace.api.problems import Json, body_as
+from millrace.api.table_names import name_tables
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
 from millrace.changefeed.feeds.coordinator_host import CoordinatorHost
@@ -38,9 +39,9 @@ REMOVE_WAIT_S = 10.0      # most removals are done by then and are answered as s
 
 
 class ResumeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a resumption; may be left out. `position`: an LSN, `beginning` or `now`; empty: where it was."""
+    """The body of a resumption; may be left out. `position`: an LSN, `beginning` or `now`; null: where it was."""
 
-    position: str = ""
+    position: str | None = None
 
 
 class Desk:
@@ -68,7 +69,8 @@ class Desk:
     async def described(self, warnings: list[dict[str, str]] | None = None) -> dict[str, Any]:
         entry = self.state.entry(self.name)
         heard = (await hear_all(self.capture, {self.name: entry})).get(self.name)
-        body = {**views.describe(entry, heard, self.host.machine, self.reign), "warnings": warnings or []}
+        body = {**views.describe(entry, heard, self.host.machine), "warnings": warnings or []}
+        await name_tables(self.capture, self.reign, entry.spec.source, views.named(body))
         await tell_rest(self.capture, {self.name: entry}, {self.name: body})
         return body
 
@@ -102,9 +104,12 @@ async def list_changefeeds(desk: Desk) -> Response:
         raise InvalidRequest(f"state: {wanted!r} is none; there are {', '.join(get_args(FeedStateName))}")
     entries = dict(desk.state.feeds)
     heard = await hear_all(desk.capture, entries)
-    bodies = {feed: views.describe(entry, heard.get(feed), desk.host.machine, desk.reign)
+    bodies = {feed: views.describe(entry, heard.get(feed), desk.host.machine)
               for feed, entry in sorted(entries.items())}
     items = [item for item in bodies.values() if wanted in ("", item["state"])]
+    for source in dict.fromkeys(item["source"] for item in items):
+        told = (one for item in items if item["source"] == source for one in views.named(item))
+        await name_tables(desk.capture, desk.reign, source, told)
     await tell_rest(desk.capture, entries, {item["id"]: item for item in items})
     return Json({"total": len(items), "items": items})
 
@@ -157,7 +162,7 @@ async def resume_changefeed(desk: Desk) -> Response:
     """Go on where it was, also out of `failed`: whatever was wrong is said to be mended. With a position: from there;
     what lies between is delivered again, or skipped, and the answer's warnings say which."""
     wanted = await body_as(desk.request, ResumeRequest) if await desk.request.body() else ResumeRequest()
-    if not wanted.position:
+    if wanted.position is None:
         await desk.host.submit(lambda state: state.resume(desk.name))
         return Json(await desk.described())
     desk.state.resume(desk.name, position=BEGINNING)     # one that runs is told so before the log is asked
@@ -177,7 +182,7 @@ async def remove_changefeed(desk: Desk) -> Response:
         standing = await Quarantine(desk.capture.client, desk.name).rows()
     if standing:
         raise QuarantineNotEmpty(f"changefeed {desk.name!r} has {len(standing)} rows in quarantine; settle them, or "
-                                 "remove it with drop_quarantine=true")
+                                 "remove it with --drop-quarantine (API: ?drop_quarantine=true)")
     kept, kept_why = await _written_topics(desk.capture, spec)
     await desk.host.submit(lambda state: state.remove(desk.name))
     entry = desk.state.feeds.get(desk.name)
@@ -217,7 +222,7 @@ async def _of_maintainer(desk: Desk, what: str, own: list[dict[str, Any]] | None
     entry = desk.state.entry(desk.name)
     said, why = await hear(desk.capture, desk.name, entry)
     items = [*(own or ()), *(said[what] if said is not None else ())]
-    views.name_tables(items, entry.spec.source, desk.reign)
+    await name_tables(desk.capture, desk.reign, entry.spec.source, items)
     if what == "blockers":
         items.sort(key=lambda item: -item["age_s"])
     total = len(items) if said is not None or own is not None else None

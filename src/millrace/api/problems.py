@@ -15,6 +15,7 @@ from starlette.responses import Response
 from millrace.errors import InvalidRequest, MillraceError, Unreachable
 from millrace.log.broker import Broker
 from millrace.ops.logging import get_logger
+from millrace.ops.secrets import mask
 
 log = get_logger(__name__)
 
@@ -44,7 +45,7 @@ def problem(status: int, code: str, message: str) -> Response:
 
 async def of_millrace(request: Request, error: Exception) -> Response:
     assert isinstance(error, MillraceError)
-    return problem(error.http_status, error.code, str(error))
+    return problem(error.http_status, error.code, mask(str(error)))
 
 
 async def of_http(request: Request, error: Exception) -> Response:

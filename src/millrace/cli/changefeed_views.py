@@ -24,7 +24,7 @@ def held_up(found: dict[str, Any]) -> str:
 
 def facts(f: dict[str, Any]) -> list[tuple[str, Any]]:
     return [
-        ("changefeed", f["id"]), ("source", f["source"]), ("sink", f["sink"]), ("tables", ", ".join(f["rules"])),
+        ("changefeed", f["id"]), ("source", f["source"]), ("sink", f["sink"]), ("tables", ", ".join(f["tables"])),
         *((f"settings[{i}]", _settings(one)) for i, one in enumerate(f["settings"])),
         ("on error", f["on_error"]), ("state", f["state"]), ("why", f["why"]),
         ("maintainer", None if f["maintainer"] is None else f"capture {f['maintainer']}"),
