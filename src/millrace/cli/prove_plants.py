@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from millrace.cli.prove_findings import Harm
 from millrace.cli.prove_messages import ALTER, READ, UNAVAILABLE, UPDATE, Name, Seen, Told, Where
 
 Place = tuple[Where, int]              # partition, index in it
+T = TypeVar("T")
 
 
 class Plant(NamedTuple):
@@ -50,7 +51,7 @@ def _swapped(told: Told, rng: random.Random) -> Told | None:
     """Neighbours of one key: each alone is where it may be."""
     if not (pairs := _pairs(told)):
         return None
-    (where, first), (_, second) = rng.choice(pairs)
+    (where, first), (_, second) = _choice(pairs, rng, lambda pair: pair[0][0])
     messages = list(told[where])
     messages[first], messages[second] = messages[second], messages[first]
     return {**told, where: messages}
@@ -98,7 +99,7 @@ def _watermark_raised(told: Told, rng: random.Random) -> Told | None:
                 lsn = messages[at].place.commit_lsn
     if not raised:
         return None
-    (where, at), lsn = rng.choice(raised)
+    (where, at), lsn = _choice(raised, rng, lambda one: one[0][0])
     seen = told[where][at]
     return _with(told, where, at, seen._replace(place=seen.place._replace(commit_lsn=lsn)))
 
@@ -122,7 +123,7 @@ def _schema_misplaced(told: Told, rng: random.Random) -> Told | None:
             moves.append((where, at, later))
     if not moves:
         return None
-    where, at, later = rng.choice(moves)
+    where, at, later = _choice(moves, rng, lambda move: move[0])
     messages = list(told[where])
     messages.insert(later, messages.pop(at))
     return {**told, where: messages}
@@ -178,7 +179,16 @@ def _all(told: Told) -> Iterator[tuple[Place, Seen]]:
 
 
 def _one(places: list[Place], rng: random.Random) -> Place | None:
-    return rng.choice(places) if places else None
+    return _choice(places, rng, lambda place: place[0]) if places else None
+
+
+def _choice(ones: list[T], rng: random.Random, where_of: Callable[[T], Where]) -> T:
+    """First a partition, then one in it: most messages are of one table, and a flaw is judged with all that its table
+    has."""
+    by_partition: dict[Where, list[T]] = {}
+    for one in ones:
+        by_partition.setdefault(where_of(one), []).append(one)
+    return rng.choice(by_partition[rng.choice(list(by_partition))])
 
 
 def _without(told: Told, place: Place | None) -> Told | None:

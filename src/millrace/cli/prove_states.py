@@ -83,8 +83,11 @@ class States:
         if last < 0 or (state := states[last]).row is None or self._is_emptied(oid, state.place, at):
             return []
         behind = states[last + 1].place if last + 1 < len(states) else None
-        later = [form.place for form in self._forms[oid] if form.place > at and (behind is None or form.place < behind)]
-        return [self._in_form(oid, state, place) for place in (at, *later)]
+        rows = [self._in_form(oid, state, at)]
+        for before, now in pairwise(self._forms[oid]):
+            if now.place > at and (behind is None or now.place < behind):
+                rows.append(dict(_altered(rows[-1], before, now)))
+        return rows
 
     def _is_emptied(self, oid: Oid, since: Place, upto: Place) -> bool:
         return any(since < place <= upto for place in self._emptied.get(oid, ()))
