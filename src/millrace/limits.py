@@ -277,7 +277,7 @@ PASSED_LOOK_MAX_S = 1.0            # ... up to this: a barrier may wait for hour
 CHANGEFEEDS_STOP_S = 3.0           # of each part: all of them fit into what a supervisor gives a process
 
 # -- what people ask about changefeeds -----------------------------------------------------------------------------
-RELEASED_ANSWER_S = 2.0            # for what was released of a changefeed that does not run, shown beside the rest
+RELEASED_ANSWER_S = 2.0            # for what the log or an office tells of a changefeed, shown beside the rest
 QUARANTINE_ANSWER_S = 20.0         # for reading a quarantine: below what a command waits for its answer
 REPLAY_S = 40.0                    # for one row: what stands behind it in its partition is looked through
 QUARANTINE_COUNT_S = 15.0          # between two looks at how many rows stand in quarantines, for metrics

@@ -24,8 +24,8 @@ Bodies = Mapping[str, dict[str, Any]]
 
 async def tell_rest(capture: Capture, entries: Mapping[str, FeedEntry], bodies: Bodies) -> None:
     """Into the bodies of these changefeeds."""
-    await tell_positions(capture, entries, bodies)
-    await asyncio.gather(tell_released(capture, entries, bodies), tell_quarantined(capture, entries, bodies))
+    await asyncio.gather(tell_positions(capture, entries, bodies), tell_released(capture, entries, bodies),
+                         tell_quarantined(capture, entries, bodies))
 
 
 async def tell_quarantined(capture: Capture, entries: Mapping[str, FeedEntry], bodies: Bodies) -> None:

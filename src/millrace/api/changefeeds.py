@@ -70,8 +70,8 @@ class Desk:
         entry = self.state.entry(self.name)
         heard = (await hear_all(self.capture, {self.name: entry})).get(self.name)
         body = {**views.describe(entry, heard, self.host.machine), "warnings": warnings or []}
-        await name_tables(self.capture, self.reign, entry.spec.source, views.named(body))
-        await tell_rest(self.capture, {self.name: entry}, {self.name: body})
+        await asyncio.gather(name_tables(self.capture, self.reign, entry.spec.source, views.named(body)),
+                             tell_rest(self.capture, {self.name: entry}, {self.name: body}))
         return body
 
 
@@ -107,10 +107,12 @@ async def list_changefeeds(desk: Desk) -> Response:
     bodies = {feed: views.describe(entry, heard.get(feed), desk.host.machine)
               for feed, entry in sorted(entries.items())}
     items = [item for item in bodies.values() if wanted in ("", item["state"])]
-    for source in dict.fromkeys(item["source"] for item in items):
-        told = (one for item in items if item["source"] == source for one in views.named(item))
-        await name_tables(desk.capture, desk.reign, source, told)
-    await tell_rest(desk.capture, entries, {item["id"]: item for item in items})
+    told = dict[str, list[dict[str, Any]]]()
+    for item in items:
+        told.setdefault(item["source"], []).extend(views.named(item))
+    await asyncio.gather(
+        tell_rest(desk.capture, entries, {item["id"]: item for item in items}),
+        *(name_tables(desk.capture, desk.reign, source, some) for source, some in told.items()))
     return Json({"total": len(items), "items": items})
 
 

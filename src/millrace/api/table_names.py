@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from millrace import limits
 from millrace.api.changefeed_checks import read_tables
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
@@ -24,8 +26,9 @@ async def name_tables(capture: Capture, reign: Reign, source: str, items: Items)
     items = list(items)
     wanted, names = _wanted(items), _of_reader(source, reign)
     if not wanted <= names.keys():
-        with contextlib.suppress(MillraceError):
-            found = await read_tables(capture.client, source)
+        with contextlib.suppress(MillraceError, TimeoutError):
+            async with asyncio.timeout(limits.RELEASED_ANSWER_S):
+                found = await read_tables(capture.client, source)
             names = {oid: f"{table.schema}.{table.name}" for oid, table in found.schemas.items()} | names
     for item in items:
         if "oid" in item:

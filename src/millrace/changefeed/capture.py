@@ -109,8 +109,10 @@ class Capture:
             if office is not None:
                 feeds = {feed: entry.created_ms for feed, entry in office.machine.state.feeds.items()}
                 self.quarantined.only(feeds)
-                if feeds:
+                try:
                     await self.quarantined.look(feeds, limits.QUARANTINE_ANSWER_S)
+                except Exception:                            # a mistake of ours must not end the counting for good
+                    log.exception("quarantines are not counted", capture=self.id)
             await asyncio.sleep(limits.QUARANTINE_COUNT_S)
 
     def _lost(self, error: MillraceError) -> None:

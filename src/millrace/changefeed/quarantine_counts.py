@@ -55,18 +55,17 @@ class QuarantineCounts:
 
     async def look(self, feeds: Mapping[str, int], timeout_s: float) -> None:
         """At those of these changefeeds, each with the wall time at which it was made."""
-        async with self._lock:
-            for feed, made_ms in feeds.items():
-                known = self._counts.get(feed)
-                if known is None or known.made_ms != made_ms:
-                    self._counts[feed] = _Count(made_ms)
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._look(feeds)
-            except (MillraceError, TimeoutError) as error:
-                log.info("quarantines are not counted", error=str(error) or "no answer in time")
-                for feed in feeds:
-                    self._counts[feed].known = False
+        try:
+            async with asyncio.timeout(timeout_s), self._lock:
+                for feed, made_ms in feeds.items():
+                    known = self._counts.get(feed)
+                    if known is None or known.made_ms != made_ms:
+                        self._counts[feed] = _Count(made_ms)
+                await self._look(feeds)
+        except (MillraceError, TimeoutError) as error:
+            log.info("quarantines are not counted", error=str(error) or "no answer in time")
+            for feed in self._counts.keys() & feeds.keys():
+                self._counts[feed].known = False
 
     def only(self, feeds: Mapping[str, int]) -> None:
         """There are no others any more."""
@@ -75,6 +74,8 @@ class QuarantineCounts:
 
     async def _look(self, feeds: Mapping[str, int]) -> None:
         topics = {quarantine_topic(feed): self._counts[feed] for feed in feeds}
+        if not topics:
+            return
         there = set(await self._client.topics(quarantine_topic("")))
         for topic in topics.keys() - there:              # no row was ever put there
             topics[topic].begin(0)
