@@ -13,9 +13,11 @@ from starlette.routing import Route
 from millrace import errors
 from millrace.api.app import ROUTES
 from millrace.api.capture_app import CAPTURE_ROUTES
+from millrace.api.problems import HTTP_CODES
 from millrace.cli import exits
 from millrace.ops import config
 from millrace.ops.metrics import BROKER_METRICS, CAPTURE_METRICS, Measure
+from millrace.sink import uri
 
 DOCS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs")
 
@@ -63,7 +65,7 @@ def configuration() -> str:
 
 def reference() -> str:
     return "".join([
-        REFERENCE, _routes("a broker", ROUTES), _routes("a capture", CAPTURE_ROUTES), _exits(), _errors(),
+        REFERENCE, _routes("a broker", ROUTES), _routes("a capture", CAPTURE_ROUTES), _sink_keys(), _exits(), _errors(),
         _metrics("a broker", BROKER_METRICS), _metrics("a capture", CAPTURE_METRICS),
     ])
 
@@ -72,9 +74,20 @@ def _routes(of: str, routes: list[Route]) -> str:
     rows = []
     for route in routes:
         methods = ", ".join(sorted((route.methods or set()) - {"HEAD"}))
-        said = (route.endpoint.__doc__ or "").strip().splitlines()
-        rows.append(f"| {methods} | `{route.path}` | {said[0] if said else ''} |\n")
+        said = " ".join((route.endpoint.__doc__ or "").split())
+        rows.append(f"| {methods} | `{route.path}` | {said} |\n")
     return f"\n## HTTP routes of {of}\n\n| method | path | |\n|---|---|---|\n" + "".join(rows)
+
+
+def _sink_keys() -> str:
+    rows = []
+    for name, key in uri.KEYS.items():
+        only = f"; with {' and '.join(uri.ONLY[name])} only" if name in uri.ONLY else ""
+        rows.append(f"| `{name}` | {key.default} | {key.value} | {key.meaning}{only} |\n")
+    head = ("\n## Keys of a sink URI\n\n"
+            "`kafka:?key=value&key=value`: topics of our own log, which every Kafka client reads. In values `&` and\n"
+            "`%` are written `%26` and `%25`.\n\n")
+    return head + "| key | default | value | meaning |\n|---|---|---|---|\n" + "".join(rows)
 
 
 def _exits() -> str:
@@ -84,8 +97,10 @@ def _exits() -> str:
 
 def _errors() -> str:
     rows = []
-    for code, kind in sorted(errors.all_errors().items()):
+    for code, kind in errors.all_errors().items():
         rows.append(f"| `{code}` | {kind.http_status} | {kind.kafka_code} | {'yes' if kind.retriable else 'no'} |\n")
+    rows += [f"| `{code}` | {status} | -1 | no |\n" for status, code in HTTP_CODES.items()]
+    rows.sort(key=lambda row: row.split("`")[1])
     head = "\n## Error codes\n\n| code | HTTP status | Kafka code | retriable |\n|---|---:|---:|---|\n"
     return head + "".join(rows)
 

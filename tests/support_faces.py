@@ -17,6 +17,7 @@ from millrace.changefeed.coordinator import CoordinatorShell, Workshop
 from millrace.changefeed.dispatching.spark_jobs import SparkJobs
 from millrace.changefeed.feeds.capture import FeedCapture
 from millrace.changefeed.members import CaptureInfo, Membership, living
+from millrace.changefeed.quarantine_counts import QuarantineCounts
 from millrace.core.sources.registry import SourceState, Table
 from millrace.errors import ConfigError
 from millrace.model.sources import ReaderPlaced, SourceSpec
@@ -58,6 +59,7 @@ class Face:
         self.id, self.ports, self.store, self.client = number, real_ports(), store, log.client
         self.link_port, self.changefeeds = link_port, None
         self.spark = SparkJobs(_nowhere, self.ports.clock)
+        self.quarantined = QuarantineCounts(self.client)
         process = self.ports.processes.me()
         me = Candidate(number, f"127.0.0.1:{http_port}", process)
         info = CaptureInfo(number, 1, me.address, process.pid, f"127.0.0.1:{link_port}", process)

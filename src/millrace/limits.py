@@ -273,7 +273,10 @@ HOME_LOOK_S = 0.05                 # between two looks for a marker that is not 
 ASKED_JOBS_MAX = 4                 # jobs of tables with expressions at a time: most cores are for those without
 HEARD_AHEAD = 2                    # portions that Spark has judged and nobody has encoded yet: up to 4 MiB each
 CULPRITS_MAX = 16                  # rows of one plan that break an expression; with more the expression is wrong
-CULPRITS_S = 60.0                  # of one search for them: a trial is a job of a tenth of a second, or of some seconds
+CULPRITS_S = 60.0                  # of one trial at most: a job of a tenth of a second, or of some seconds
+SEARCH_SLICE_S = 10.0              # of a search in one round, then the next goes on with it: who must stop waits for it
+TRIALS_AT_ONCE = 4                 # jobs of one search: as many as tables with expressions have, at most
+SEARCHES_MAX = 1024                # remembered: a few hundred bytes each
 
 # -- changefeeds on a capture --------------------------------------------------------------------------------------
 PASSED_LOOK_MIN_S = 0.02           # between two looks at a ddl position while somebody waits at a barrier, doubled
@@ -281,9 +284,11 @@ PASSED_LOOK_MAX_S = 1.0            # ... up to this: a barrier may wait for hour
 CHANGEFEEDS_STOP_S = 3.0           # of each part: all of them fit into what a supervisor gives a process
 
 # -- what people ask about changefeeds -----------------------------------------------------------------------------
-RELEASED_ANSWER_S = 2.0            # for what was released of a changefeed that does not run, shown beside the rest
+RELEASED_ANSWER_S = 2.0            # for what the log or an office tells of a changefeed, shown beside the rest
 QUARANTINE_ANSWER_S = 20.0         # for reading a quarantine: below what a command waits for its answer
 REPLAY_S = 40.0                    # for one row: what stands behind it in its partition is looked through
+QUARANTINE_COUNT_S = 15.0          # between two looks at how many rows stand in quarantines, for metrics
+POSITIONS_ASKED_MAX = 16           # offices of changefeeds that do not run, read at a time for one answer
 QUARANTINE_SETTLE_MAX = 1_000      # rows dropped by one append
 SOURCE_TABLES_S = 20.0             # for a source's tables: a `progress` of a million records is read in less
 

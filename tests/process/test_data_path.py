@@ -14,7 +14,7 @@ from millrace.model.changefeeds import DdlPosition, FeedError
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point
 from millrace.model.progress import SchemaVersion
-from millrace.model.rounds import TaskPlan, unknown
+from millrace.model.rounds import TaskPlan, unknown, untried
 from millrace.model.tables import TableSchema
 from millrace.pipeline.rounds import Ending, NotStarted, Returned
 from millrace.wire.records import Record
@@ -293,6 +293,42 @@ def test_C8_a_trouble_that_no_take_over_mends_is_told(cluster: Cluster) -> None:
         await stand(shop, here, 1)
         await until(lambda: here.host.machine.held[0].error is None, "it is well again")
         await assert_once(shop, offsets=(0,))
+
+    play(cluster, story, partitions=2)
+
+
+def test_P4_C9_a_search_for_rows_is_told_while_it_goes_on_and_holds_up_nobody_else(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those rounds move nothing, and the next one follows at once: it is no failure after which one waits."""
+    monkeypatch.setattr(limits, "FEED_RETRY_MIN_S", 5.0)
+    monkeypatch.setattr(limits, "FEED_RETRY_MAX_S", 60.0)
+
+    async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
+        told = list[FeedError | None]()
+
+        def search(plans: Sequence[TaskPlan]) -> Ending | None:
+            works = [work for plan in plans for work in plan.works]
+            if [work.dispatcher.span for work in works] != [0]:
+                return None if all(work.dispatcher.span for work in works) or len(told) > 4 else Returned(
+                    tuple(untried(work, searching="all") for work in works))
+            told.append(here.host.machine.held[0].error)
+            left = 10 - len(told)
+            return Returned(tuple(untried(work, searching=f"{left} left") for work in works)) if left > 5 else None
+
+        jobs.before = search
+        here = capture()
+        here.start(2, (0,), (1,))
+        await until(lambda: len(here.host.free()) == 2, "both take-overs")
+        await bring(shop)
+        await stand(shop, here, 1)
+        await assert_once(shop, offsets=(0,))
+        await until(lambda: here.host.machine.held[0].error is None, "nothing is told any more")
+        said = [one for one in told if one is not None]
+        assert [(one.code, one.kind) for one in said[-4:]] == [("expression_search", "retry")] * 4
+        assert [one.message for one in said[-4:]] == ["9 left", "8 left", "7 left", "6 left"]
+        assert [one.count for one in said] == list(range(1, len(said) + 1))
+        assert len({one.first_ms for one in said}) == 1, "its age counts from its beginning"
 
     play(cluster, story, partitions=2)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 
 import support_json as judge
-from millrace.core.feeds.culprits import Culprits, culprits
+from millrace.core.feeds.culprits import Culprit, Search
 from millrace.core.feeds.functions import ALLOWED
 from millrace.errors import InvalidExpression, InvalidRequest
 from millrace.model.changefeeds import TableSettings
+from millrace.model.positions import Point
 from millrace.model.table_plans import TablePlan, whole
 from millrace.model.tables import Column, TableSchema
 from millrace.pipeline.session import Place, Session
@@ -141,29 +142,22 @@ def test_P9_a_row_that_breaks_an_expression_is_found_and_the_rest_goes_on(spark:
     asked = plan(spark, table, "100 / n < 30")
     sink = "kafka:?format=json"
 
-    def broken_by(trial: range) -> str | None:
+    def broken_by(first: int, end: int) -> str | None:
         try:
-            through_spark(spark, [batch.slice(trial.start, len(trial))], asked, sink)
+            through_spark(spark, [batch.slice(first, end - first)], asked, sink)
         except PySparkException as error:
             return broke(error)
         return None
 
-    def searched() -> Generator[range, str | None, None]:
-        nonlocal found
-        found = yield from culprits(len(rows), 10)
-
-    found: Culprits | None = None
-    search = searched()
-    trial: range | None = next(search)
-    while trial is not None:
-        try:
-            trial = search.send(broken_by(trial))
-        except StopIteration:
-            trial = None
-    assert found is not None
-    [culprit] = found.found
-    assert culprit.row == 1
-    assert "Division by zero" in culprit.why
+    search = Search(10)
+    search.cover(Point(0, 0), Point(0, len(rows)), [Point(0, n) for n in range(len(rows))])
+    while not search.is_over:
+        for piece in search.next(2):
+            search.told(piece, broken_by(piece.first.row, piece.end.row))
+    [found] = search.found
+    assert found.point.row == 1
+    assert "Division by zero" in found.why
+    culprit = Culprit(found.point.row, found.why)
     [told] = through_spark(spark, [batch], asked, sink, broken=(culprit,))
     assert told.refused == [1]
     assert [one["id"] for one in values(told.batches)] == [0]

@@ -173,9 +173,44 @@ def test_P9_rows_that_break_an_expression_are_quarantined_and_the_rest_goes_on(
         assert reason.startswith("expression: ")
         assert "'nine'" in reason
         assert jobs.errors
-        assert all(error.startswith("table_refused: an expression breaks with a row") for error in jobs.errors)
+        assert all(error.startswith("expression_broke: an expression breaks with a row") for error in jobs.errors)
 
     play(spark_server, log, "breaking", story)
+
+
+def test_P9_C9_a_search_over_many_rounds_finds_every_row_and_isolates_nobody(
+    spark_server: SparkServer, log: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of trials a round, as where each of them takes long."""
+    monkeypatch.setattr(limits, "FEED_RETRY_MIN_S", 0.1)
+    monkeypatch.setattr(limits, "SEARCH_SLICE_S", 0.0)
+    bad, rows, said = {17, 200, 201, 390}, 400, set[tuple[str, str]]()
+
+    async def story(shop: Shop, jobs: Counting, capture: Callable[..., Capture]) -> None:
+        for n in range(0, rows, 50):
+            await shop.rows(0, [insert(i, "none" if i in bad else "2") for i in range(n, n + 50)])
+        await shop.mark()
+        here = capture(filter="CAST(x AS INT) > 1")
+        here.start(2, (0,))
+
+        async def it_is_over() -> bool:
+            here.place_again()
+            held = here.host.machine.held.get(0)
+            if held is not None and held.error is not None:
+                said.add((held.error.code, held.error.kind))
+            return await shop.at(0) == Point(rows // 50, 0)
+
+        await until(it_is_over, "the position at the end", timeout_s=200.0)
+        found = [json.loads(record.value or b"")["id"] for record in await records(shop, shop.target)]
+        assert sorted(found) == [n for n in range(rows) if n not in bad]
+        kept = [json.loads(record.key or b"")["id"] for record in await records(shop, quarantine_topic("orders"))
+                if Message(record).told.provenance.topic_id == (await shop.client.topic(shop.topic)).id.bytes]
+        assert kept == sorted(bad)
+        assert said <= {("expression_search", "retry"), ("expression_broke", "restart")}
+        assert ("expression_search", "retry") in said
+        assert len([error for error in jobs.errors if error.startswith("expression_broke")]) == 1, "lost once"
+
+    play(spark_server, log, "searching", story)
 
 
 def test_P4_C8_an_expression_that_breaks_with_too_many_rows_is_the_tables_trouble(

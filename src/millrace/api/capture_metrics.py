@@ -69,7 +69,7 @@ class CaptureCollector(Collector):
         yield family("millrace_is_coordinator", float(reign is not None))
         yield family("millrace_coordinator_tenures_total", capture.shell.tenures if capture.shell is not None else 0)
         if capture.changefeeds is not None:
-            yield from changefeed_metrics(capture.changefeeds)
+            yield from changefeed_metrics(capture.changefeeds, capture.quarantined)
         if reign is not None:
             yield from self._sources(reign)
             yield from self._readers({name: host.reader for name, host in reign.hosts.items() if host.reader})

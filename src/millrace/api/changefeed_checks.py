@@ -45,16 +45,18 @@ class ChangefeedRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     id: str
     source: str
     sink: str
-    tables: tuple[str, ...] = ("*.*",)
+    tables: tuple[str, ...] | None = None
     settings: tuple[SettingsRequest, ...] = ()
     on_error: Literal["isolate", "fail"] = "isolate"
     paused: bool = False
+    rules: tuple[str, ...] | None = None                 # as answers called `tables` before
 
     def spec(self) -> ChangefeedSpec:
+        tables = _one_of(self.tables, self.rules)
         if has_clear_password(self.sink):
             raise InvalidRequest(f"sink: holds a password in the clear; {REMEDY}")
         return ChangefeedSpec(
-            id=self.id, source=self.source, sink=self.sink, tables=self.tables,
+            id=self.id, source=self.source, sink=self.sink, tables=("*.*",) if tables is None else tables,
             settings=tuple(one.stored() for one in self.settings), on_error=self.on_error)
 
 
@@ -66,12 +68,20 @@ class ChangefeedUpdate(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     on_error: Literal["isolate", "fail"] | None = None
     source: str | None = None
     sink: str | None = None
+    rules: tuple[str, ...] | None = None                 # as answers called `tables` before
 
     def changed(self, spec: ChangefeedSpec) -> ChangefeedSpec:
+        tables = _one_of(self.tables, self.rules)
         settings = spec.settings if self.settings is None else tuple(one.stored() for one in self.settings)
         return msgspec.structs.replace(
-            spec, tables=spec.tables if self.tables is None else self.tables, settings=settings,
+            spec, tables=spec.tables if tables is None else tables, settings=settings,
             on_error=self.on_error or spec.on_error, source=self.source or spec.source, sink=self.sink or spec.sink)
+
+
+def _one_of(tables: tuple[str, ...] | None, rules: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if tables is not None and rules is not None:
+        raise InvalidRequest("tables and rules are the same: give tables")
+    return rules if tables is None else tables
 
 
 class Checked:

@@ -4,21 +4,22 @@ rounds where its dispatchers are; read when asked [A4]."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import Metric
 
 from millrace.changefeed.changefeeds import Changefeeds
+from millrace.changefeed.quarantine_counts import QuarantineCounts
+from millrace.core.feeds.feeds import FeedEntry
 from millrace.core.feeds.maintainer import Maintainer
 from millrace.ops.metrics import families, family
 
 
-def changefeed_metrics(changefeeds: Changefeeds) -> Iterator[Metric]:
+def changefeed_metrics(changefeeds: Changefeeds, quarantined: QuarantineCounts) -> Iterator[Metric]:
     control, spark = changefeeds.control, changefeeds.spark
     now = control.around.now()
     if control.coordinator is not None:
-        counts = Counter(entry.state for entry in control.coordinator.machine.state.feeds.values())
-        yield families("millrace_changefeeds", [((state,), count) for state, count in sorted(counts.items())])
+        yield from recorded_metrics(control.coordinator.machine.state.feeds, quarantined)
     yield from _maintained(
         {feed: host.machine for feed, host in sorted(control.maintainers.items()) if host.machine is not None}, now)
     managers = sorted(control.managers.items())
@@ -32,6 +33,15 @@ def changefeed_metrics(changefeeds: Changefeeds) -> Iterator[Metric]:
     yield family("millrace_spark_jobs_total", spark.jobs)
     absence = spark.absence
     yield family("millrace_spark_absent_seconds", now - absence.since if absence is not None else 0.0)
+
+
+def recorded_metrics(entries: Mapping[str, FeedEntry], quarantined: QuarantineCounts) -> Iterator[Metric]:
+    """What the coordinator knows. A count that nobody knows has no sample."""
+    states = Counter(entry.state for entry in entries.values())
+    yield families("millrace_changefeeds", [((state,), count) for state, count in sorted(states.items())])
+    counts = {feed: quarantined.of(feed) for feed in sorted(entries)}
+    yield families("millrace_changefeed_quarantined_rows", [
+        ((feed,), count) for feed, count in counts.items() if count is not None])
 
 
 def _maintained(machines: dict[str, Maintainer], now: float) -> Iterator[Metric]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from millrace.api.maintainers import Heard, blocker_view, error_view, operator_view
-from millrace.changefeed.coordinator import Reign
 from millrace.core.feeds.blockers import turn
 from millrace.core.feeds.coordinator import Coordinator
 from millrace.core.feeds.feeds import FeedEntry
@@ -21,7 +20,7 @@ FIGURES = ("checkpoint", "resolved", "lag_bytes", "checkpoint_age_s", "tables_co
            "dispatchers_count", "working_count", "operators_count", "blockers_count")
 
 
-def describe(entry: FeedEntry, heard: Heard | None, machine: Coordinator, reign: Reign) -> dict[str, Any]:
+def describe(entry: FeedEntry, heard: Heard | None, machine: Coordinator) -> dict[str, Any]:
     spec, place = entry.spec, entry.place if entry.runs else None
     said = heard.said if heard is not None else None
     state, why = _state(entry, heard)
@@ -29,7 +28,7 @@ def describe(entry: FeedEntry, heard: Heard | None, machine: Coordinator, reign:
     blockers = coordinator_blockers(spec.id, machine)
     if said is not None:
         blockers += [one for one in (said["oldest_blocker"], said["spark"]) if one is not None]
-    body = {
+    return {
         **_spec(spec),
         "created_ms": str(entry.created_ms),
         "state": state,
@@ -41,8 +40,11 @@ def describe(entry: FeedEntry, heard: Heard | None, machine: Coordinator, reign:
         **{name: said[name] if said is not None else None for name in FIGURES},
         "oldest_blocker": min(blockers, key=in_turn, default=None),
     }
-    name_tables([*errors, *([body["error"]] if body["error"] is not None else [])], spec.source, reign)
-    return body
+
+
+def named(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """What tells of tables in it."""
+    return [*body["errors"], *(one for one in (body["error"], body["oldest_blocker"]) if one is not None)]
 
 
 def in_turn(blocker: dict[str, Any]) -> tuple[int, float]:
@@ -51,7 +53,7 @@ def in_turn(blocker: dict[str, Any]) -> tuple[int, float]:
 
 
 def _spec(spec: ChangefeedSpec) -> dict[str, Any]:
-    return {"id": spec.id, "source": spec.source, "sink": mask(spec.sink), "rules": list(spec.tables),
+    return {"id": spec.id, "source": spec.source, "sink": mask(spec.sink), "tables": list(spec.tables),
             "settings": [_settings(one) for one in spec.settings], "on_error": spec.on_error}
 
 
@@ -98,13 +100,3 @@ def coordinator_blockers(feed: str, machine: Coordinator) -> list[dict[str, Any]
 def why_not_removed(feed: str, machine: Coordinator) -> str:
     found = [f"{one['what']}: {one['reason']}" for one in coordinator_blockers(feed, machine)]
     return "; ".join(found)
-
-
-def name_tables(items: list[dict[str, Any]], source: str, reign: Reign) -> None:
-    """Adds `table` to whatever has an `oid`: null where the source's reader does not say."""
-    host = reign.hosts.get(source)
-    tables = host.reader.state.tables if host is not None and host.reader is not None else {}
-    for item in items:
-        if "oid" in item:
-            known = tables.get(item["oid"])
-            item["table"] = f"{known.schema}.{known.name}" if known is not None else None

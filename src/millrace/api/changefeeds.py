@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -17,11 +17,12 @@ from starlette.responses import Response
 
 from millrace.api import changefeed_views as views
 from millrace.api.changefeed_checks import ChangefeedRequest, ChangefeedUpdate, check, source_tables
-from millrace.api.changefeed_floors import tell_released
 from millrace.api.changefeed_positions import find_position
+from millrace.api.changefeed_rest import tell_rest
 from millrace.api.forward import CHANGE_S, LOOK_AGAIN_S, by_coordinator
 from millrace.api.maintainers import hear, hear_all, spark_blockers
 from millrace.api.problems import Json, body_as
+from millrace.api.table_names import name_tables
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
 from millrace.changefeed.feeds.coordinator_host import CoordinatorHost
@@ -31,16 +32,16 @@ from millrace.core.feeds.choice import Rules
 from millrace.core.feeds.feeds import FeedsDecision, FeedsState
 from millrace.core.sources.registry import CoordinatorState
 from millrace.errors import InvalidRequest, MillraceError, NotCoordinator, QuarantineNotEmpty
-from millrace.model.changefeeds import BEGINNING, ChangefeedSpec
+from millrace.model.changefeeds import BEGINNING, ChangefeedSpec, FeedStateName
 
 PATH = "/api/v2/changefeeds/"
 REMOVE_WAIT_S = 10.0      # most removals are done by then and are answered as such
 
 
 class ResumeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a resumption; may be left out. `position`: an LSN, `beginning` or `now`; empty: where it was."""
+    """The body of a resumption; may be left out. `position`: an LSN, `beginning` or `now`; null: where it was."""
 
-    position: str = ""
+    position: str | None = None
 
 
 class Desk:
@@ -68,8 +69,9 @@ class Desk:
     async def described(self, warnings: list[dict[str, str]] | None = None) -> dict[str, Any]:
         entry = self.state.entry(self.name)
         heard = (await hear_all(self.capture, {self.name: entry})).get(self.name)
-        body = {**views.describe(entry, heard, self.host.machine, self.reign), "warnings": warnings or []}
-        await tell_released(self.capture, {self.name: entry}, {self.name: body})
+        body = {**views.describe(entry, heard, self.host.machine), "warnings": warnings or []}
+        await asyncio.gather(name_tables(self.capture, self.reign, entry.spec.source, views.named(body)),
+                             tell_rest(self.capture, {self.name: entry}, {self.name: body}))
         return body
 
 
@@ -97,13 +99,20 @@ def at_desk(answer: At) -> Callable[[Request], Awaitable[Response]]:
 @at_desk
 async def list_changefeeds(desk: Desk) -> Response:
     """All changefeeds with their state, checkpoint, lag and oldest blocker. `?state=`: those in this state."""
-    heard = await hear_all(desk.capture, desk.state.feeds)
-    bodies = {feed: views.describe(entry, heard.get(feed), desk.host.machine, desk.reign)
-              for feed, entry in sorted(desk.state.feeds.items())}
-    await tell_released(desk.capture, dict(desk.state.feeds), bodies)
-    items = list(bodies.values())
     wanted = desk.request.query_params.get("state", "")
-    items = [item for item in items if wanted in ("", item["state"])]
+    if wanted not in ("", *get_args(FeedStateName)):
+        raise InvalidRequest(f"state: {wanted!r} is none; there are {', '.join(get_args(FeedStateName))}")
+    entries = dict(desk.state.feeds)
+    heard = await hear_all(desk.capture, entries)
+    bodies = {feed: views.describe(entry, heard.get(feed), desk.host.machine)
+              for feed, entry in sorted(entries.items())}
+    items = [item for item in bodies.values() if wanted in ("", item["state"])]
+    told = dict[str, list[dict[str, Any]]]()
+    for item in items:
+        told.setdefault(item["source"], []).extend(views.named(item))
+    await asyncio.gather(
+        tell_rest(desk.capture, entries, {item["id"]: item for item in items}),
+        *(name_tables(desk.capture, desk.reign, source, some) for source, some in told.items()))
     return Json({"total": len(items), "items": items})
 
 
@@ -164,7 +173,7 @@ async def resume_changefeed(desk: Desk) -> Response:
     """Go on where it was, also out of `failed`: whatever was wrong is said to be mended. With a position: from there;
     what lies between is delivered again, or skipped, and the answer's warnings say which."""
     wanted = await body_as(desk.request, ResumeRequest) if await desk.request.body() else ResumeRequest()
-    if not wanted.position:
+    if wanted.position is None:
         await desk.host.submit(lambda state: state.resume(desk.name))
         return Json(await desk.described())
     desk.state.resume(desk.name, position=BEGINNING)     # one that runs is told so before the log is asked
@@ -184,7 +193,7 @@ async def remove_changefeed(desk: Desk) -> Response:
         standing = await Quarantine(desk.capture.client, desk.name).rows()
     if standing:
         raise QuarantineNotEmpty(f"changefeed {desk.name!r} has {len(standing)} rows in quarantine; settle them, or "
-                                 "remove it with drop_quarantine=true")
+                                 "remove it with --drop-quarantine (API: ?drop_quarantine=true)")
     kept, kept_why = await _written_topics(desk.capture, spec)
     await desk.host.submit(lambda state: state.remove(desk.name))
     entry = desk.state.feeds.get(desk.name)
@@ -224,7 +233,7 @@ async def _of_maintainer(desk: Desk, what: str, own: list[dict[str, Any]] | None
     entry = desk.state.entry(desk.name)
     said, why = await hear(desk.capture, desk.name, entry)
     items = [*(own or ()), *(said[what] if said is not None else ())]
-    views.name_tables(items, entry.spec.source, desk.reign)
+    await name_tables(desk.capture, desk.reign, entry.spec.source, items)
     if what == "blockers":
         items.sort(key=views.in_turn)
     total = len(items) if said is not None or own is not None else None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -13,11 +15,16 @@ from starlette.responses import Response
 from millrace.errors import InvalidRequest, MillraceError, Unreachable
 from millrace.log.broker import Broker
 from millrace.ops.logging import get_logger
+from millrace.ops.secrets import mask
 
 log = get_logger(__name__)
 
 BODY_BYTES_MAX = 1 << 20
 HUNG_UP = 499                      # as nginx logs it
+HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}       # by the routes themselves, before anybody is asked
+CAPTURES = ("/api/v2/captures", "/api/v2/changefeeds", "/api/v2/maintainers", "/api/v2/sources")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.+?)`(?: - at `\$(.*)`)?", re.DOTALL)
+_STEP = re.compile(r"\.[^.\[]+|\[\d+\]")
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
@@ -38,13 +45,16 @@ def problem(status: int, code: str, message: str) -> Response:
 
 async def of_millrace(request: Request, error: Exception) -> Response:
     assert isinstance(error, MillraceError)
-    return problem(error.http_status, error.code, str(error))
+    return problem(error.http_status, error.code, mask(str(error)))
 
 
 async def of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    codes = {404: "not_found", 405: "method_not_allowed"}
-    return problem(error.status_code, codes.get(error.status_code, "http_error"), f"{request.url.path}: {error.detail}")
+    path = request.url.path
+    said = f"{path}: {error.detail}"
+    if error.status_code == HTTPStatus.NOT_FOUND and hasattr(request.app.state, "broker") and path.startswith(CAPTURES):
+        said += "; this is a broker: ask a capture (`millrace status` names them with their HTTP addresses)"
+    return problem(error.status_code, HTTP_CODES.get(error.status_code, "http_error"), said)
 
 
 async def of_hang_up(request: Request, error: Exception) -> Response:
@@ -81,4 +91,27 @@ async def body_as(request: Request, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(b"".join(parts), type=kind)
     except msgspec.DecodeError as error:
-        raise InvalidRequest(str(error)) from None
+        raise InvalidRequest(_said(str(error), kind)) from None
+
+
+def _said(text: str, kind: type[msgspec.Struct]) -> str:
+    """As msgspec says it; of a field that is not known with those that are."""
+    found = _UNKNOWN.fullmatch(text)
+    if found is None:
+        return text
+    fields = _fields(inspect.type_info(kind), _STEP.findall(found[2] or ""))
+    where = (found[2] or "").lstrip(".")
+    return f"{where}{'.' if where else ''}{found[1]}: no such field; there are {', '.join(fields)}"
+
+
+def _fields(of: inspect.Type, path: list[str]) -> list[str]:
+    """Of the struct that stands there."""
+    if isinstance(of, inspect.UnionType):
+        return next((found for one in of.types if (found := _fields(one, path))), [])
+    if isinstance(of, inspect.VarTupleType) and path and path[0].startswith("["):
+        return _fields(of.item_type, path[1:])
+    if not isinstance(of, inspect.StructType):
+        return []
+    if not path:
+        return [field.encode_name for field in of.fields]
+    return next((_fields(field.type, path[1:]) for field in of.fields if f".{field.encode_name}" == path[0]), [])

@@ -20,7 +20,7 @@ from millrace.changefeed.changefeeds import database_name
 from millrace.changefeed.quarantine import Quarantine, Standing
 from millrace.changefeed.replay import Replay, fresh_epoch
 from millrace.core.sources.table_history import Tables
-from millrace.errors import InvalidRequest, RowRefused, TimedOut, UnknownQuarantinedRow
+from millrace.errors import InvalidRequest, RowRefused, TimedOut, UnknownQuarantinedRow, UnknownTable
 from millrace.model.tables import TableSchema, lsn_text
 from millrace.wire.pg.types import AFTER, BEFORE, arrow_schema
 
@@ -34,6 +34,8 @@ async def list_rows(desk: Desk) -> Response:
     """Rows that could not be written: table, key, position, reason. `?table=schema.name`: of one table."""
     table = desk.request.query_params.get("table", "")
     rows = [row for row in await _of(desk).rows() if table in ("", row.row.table)]
+    if table and not rows:
+        await _refuse_unless_known(desk, table)
     return Json({"total": len(rows), "items": [_row(row) for row in rows]})
 
 
@@ -84,6 +86,14 @@ async def replay_row(desk: Desk) -> Response:
         raise TimedOut(f"not replayed in {limits.REPLAY_S:g} s; ask again: it will not be written twice") from None
     return Json({"changefeed": desk.name, "row": str(found.offset), "topic": at.topic, "partition": at.partition,
                  "offset": str(at.offset)})
+
+
+async def _refuse_unless_known(desk: Desk, table: str) -> None:
+    """A name that is spelt wrong has no rows in quarantine, either."""
+    source = desk.state.entry(desk.name).spec.source
+    known = (await read_tables(desk.capture.client, source)).versions.values()
+    if table not in {schema.full_name for versions in known for schema in versions.values()}:
+        raise UnknownTable(f"source {source!r} has no table {table!r}; write it as schema.table")
 
 
 def _of(desk: Desk) -> Quarantine:

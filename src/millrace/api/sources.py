@@ -20,16 +20,18 @@ from millrace.changefeed.coordinator import Reign
 from millrace.changefeed.reader_host import ReaderHost
 from millrace.core.sources import keeper
 from millrace.core.sources.registry import SourceEntry, publication_name, slot_name
-from millrace.errors import InvalidRequest, SourceInUse
+from millrace.errors import ConfigError, InvalidRequest, SourceInUse
 from millrace.model.sources import SourceSpec
 from millrace.model.tables import lsn_text
-from millrace.ops.secrets import mask
+from millrace.ops.secrets import Secret, mask
 from millrace.source.database.connect import check_url
 from millrace.source.reading.status import ReaderStatus
 
 REMOVE_WAIT_S = 10.0      # most removals are done by then and are answered as such
 
 PATH = "/api/v2/sources/"
+SET_IT = ("set the variable in the environment of every capture (of `millrace up`, or of its service), or write the "
+          "file where they run, and start them again")
 
 FIGURES = ("generation", "resolved", "received", "server_end", "lag_s", "lag_bytes", "rows", "bytes", "rows_per_s",
            "pending_bytes", "marks", "reconnects")
@@ -64,8 +66,9 @@ async def create_source(request: Request, reign: Reign) -> Response:
     wanted = await body_as(request, SourceRequest)
     spec = SourceSpec(**{field: getattr(wanted, field) for field in wanted.__struct_fields__})
     check_url(spec.url)
-    entry = await reign.create(spec)
-    return Json(describe(entry, reign), status_code=201, headers={"location": PATH + spec.name})
+    body = describe(await reign.create(spec), reign)
+    body["warnings"] += _unresolved(spec.url)
+    return Json(body, status_code=201, headers={"location": PATH + spec.name})
 
 
 @by_coordinator
@@ -85,7 +88,8 @@ async def remove_source(request: Request, reign: Reign) -> Response:
     feeds = capture.feeds.coordinator.machine.state.feeds if capture.feeds and capture.feeds.coordinator else {}
     readers = sorted(feed for feed, entry in feeds.items() if entry.spec.source == name)
     if readers:
-        raise SourceInUse(f"source {name!r} is read by changefeed {', '.join(readers)}; remove that first")
+        changefeeds, them = ("changefeed", "that") if len(readers) == 1 else ("changefeeds", "them")
+        raise SourceInUse(f"source {name!r} is read by {changefeeds} {', '.join(readers)}; remove {them} first")
     remover = await reign.remove(name, force=force == "true")
     try:
         async with asyncio.timeout(REMOVE_WAIT_S):
@@ -104,6 +108,15 @@ async def copy_table(request: Request, reign: Reign) -> Response:
     name, table = request.path_params["name"], request.path_params["table"]
     copy = await reign.copy_table(name, table)
     return Json({"source": name, "table": table, "copy": copy}, status_code=202, headers={"location": PATH + name})
+
+
+def _unresolved(url: str) -> list[dict[str, str]]:
+    """It is made all the same: what it refers to may come, and whoever reads it tries again."""
+    try:
+        Secret.expand(url)
+    except ConfigError as error:
+        return [{"about": "url", "text": f"{error}: {SET_IT}"}]
+    return []
 
 
 # -- views ---------------------------------------------------------------------------------------------------------
@@ -126,7 +139,7 @@ def describe(entry: SourceEntry, reign: Reign) -> dict[str, Any]:
         "state_age_s": None if since is None else round(max(0.0, now - since), 3),
         "capture": entry.placed.capture if entry.placed is not None else None,
         "epoch": entry.epoch,
-        "next_step": mask(status.next_step) if status is not None else "",
+        "next_step": mask(status.next_step) if status is not None else _next_step(host),
         "warnings": [{"about": about, "text": mask(text)} for about, text in sorted(status.warnings.items())]
         if status is not None else [],
         "failures": host.failures if host is not None else 0,
@@ -153,6 +166,11 @@ def state_of(entry: SourceEntry, reign: Reign) -> tuple[str, str, float | None]:
     status = host.reader.status
     still = host.why if status.state == "starting" else ""      # until it streams, the last failure is still news
     return status.state, mask(status.why or still), status.since or host.since
+
+
+def _next_step(host: ReaderHost | None) -> str:
+    """Of a source that has no reader."""
+    return SET_IT if host is not None and host.code == ConfigError.code and "${" in host.why else ""
 
 
 def _last_error(host: ReaderHost | None) -> dict[str, Any] | None:

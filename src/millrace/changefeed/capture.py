@@ -10,17 +10,20 @@ when it is told to stop, the office, readers and changefeeds end first, the leas
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
+from millrace import limits
 from millrace.changefeed.changefeeds import Changefeeds, ChangefeedSettings
 from millrace.changefeed.coordinator import CoordinatorShell, Reign
 from millrace.changefeed.dispatching.spark_jobs import SparkJobs
 from millrace.changefeed.feeds.capture import FeedCapture
 from millrace.changefeed.members import CaptureInfo, Membership, living
+from millrace.changefeed.quarantine_counts import QuarantineCounts
 from millrace.changefeed.workshop import workshop
 from millrace.errors import MillraceError
 from millrace.log.client import LogClient
@@ -56,6 +59,8 @@ class Capture:
                            ports.processes.me())
         self.membership = Membership(store, ports, info, session_s=settings.session_s, lost=self._lost)
         self.client = LogClient(settings.bootstrap, client_id=f"capture-{settings.id}", deadline_s=LOG_DEADLINE_S)
+        self.quarantined = QuarantineCounts(self.client)
+        self._counting: asyncio.Task[None] | None = None
         self.shell: CoordinatorShell | None = None
         self.changefeeds: Changefeeds | None = None
         self.failed: MillraceError | None = None
@@ -77,11 +82,15 @@ class Capture:
         await self.changefeeds.start(shell)
         self.shell = shell
         shell.start()
+        self._counting = asyncio.create_task(self._count_quarantined(), name="count quarantines")
         log.info("capture started", capture=self.id, incarnation=incarnation)
 
     async def stop(self) -> None:
         """Readers and changefeeds first: whoever takes over need not fence a living one."""
         self.stopping = True
+        if self._counting is not None:
+            self._counting.cancel()
+            await asyncio.wait([self._counting])
         if self.shell is not None:
             await self.shell.stop()
         if self.changefeeds is not None:
@@ -89,6 +98,19 @@ class Capture:
             await self.client.close()
         await self.membership.stop()
         log.info("capture stopped", capture=self.id)
+
+    async def _count_quarantined(self) -> None:
+        """While it is in office: for metrics, which wait for nobody."""
+        while True:
+            office = self.feeds.coordinator if self.feeds is not None else None
+            if office is not None:
+                feeds = {feed: entry.created_ms for feed, entry in office.machine.state.feeds.items()}
+                self.quarantined.only(feeds)
+                try:
+                    await self.quarantined.look(feeds, limits.QUARANTINE_ANSWER_S)
+                except Exception:                            # a mistake of ours must not end the counting for good
+                    log.exception("quarantines are not counted", capture=self.id)
+            await asyncio.sleep(limits.QUARANTINE_COUNT_S)
 
     def _lost(self, error: MillraceError) -> None:
         log.error("another process took this capture's place", capture=self.id, error=str(error))

@@ -100,6 +100,14 @@ class Quarantine:
             yield page
 
 
+def settled_by(record: Record) -> set[int] | None:
+    """Of a record of a quarantine: the row that it settles, if it does; None: it is a row itself."""
+    if written(record.headers) is not None:
+        return None
+    settled = decode_settled(bytes(record.value or b""))
+    return set() if settled.how == "replaying" else {settled.offset}
+
+
 def _settle(found: dict[int, Standing], settled: Settled) -> None:
     if settled.how != "replaying":
         found.pop(settled.offset, None)

@@ -10,7 +10,7 @@ from millrace.cli.changefeed_views import bytes_text, facts, held_up, seconds
 from millrace.cli.changefeed_waits import path_of, wait_until_gone, wait_until_moving
 from millrace.cli.client import Api
 from millrace.cli.exits import USAGE, CommandFailed
-from millrace.cli.output import Form, console, show, table_of
+from millrace.cli.output import Form, console, show, table_of, tell
 from millrace.cli.spec_file import read_spec_file
 from millrace.ops.secrets import REMEDY, has_clear_password
 
@@ -25,7 +25,7 @@ OnError = Literal["isolate", "fail"]
 def create(
     id: str, *, source: str | None = None, sink: str | None = None, tables: Rules = None, config: str | None = None,
     on_error: OnError | None = None, paused: bool = False, wait: bool = False, timeout_s: float = 120.0,
-    dir: str = ".millrace",
+    dir: str = ".millrace", output: Output = "table",
 ) -> None:
     """Take tables of a source to a sink from now on. What cannot be is refused, with the place shown.
 
@@ -52,6 +52,8 @@ def create(
         How long to wait.
     dir
         Directory of the cluster.
+    output
+        Form of the output.
     """
     given = {"source": source, "sink": sink, "tables": tables, "on_error": on_error, "paused": paused or None}
     body = {**(read_spec_file(config) if config is not None else {}), "id": id}
@@ -63,10 +65,8 @@ def create(
         raise CommandFailed(f"--sink: holds a password in the clear; {REMEDY}", USAGE)
     api = Api.of(dir, "capture")
     made = api.ask("POST", "/api/v2/changefeeds", body, timeout_s=90.0)
-    console().print(f"created {made['id']}: {made['source']} to {made['sink']}", soft_wrap=True, markup=False)
-    _warn(made)
-    if wait and not body.get("paused"):
-        wait_until_moving(api, id, timeout_s)
+    waits = wait and not body.get("paused")
+    _done(api, made, f"created {made['id']}: {made['source']} to {made['sink']}", output, timeout_s if waits else None)
 
 
 @app.command(name="list")
@@ -74,10 +74,11 @@ def list_(*, dir: str = ".millrace", output: Output = "table") -> None:
     """List changefeeds with their state, checkpoint, lag and what holds them up."""
     found = Api.of(dir, "capture").ask("GET", "/api/v2/changefeeds")
     columns = ("changefeed", "state", "why", "source", "maintainer", "tables", "working", "checkpoint", "lag",
-               "waits for", "sink")
+               "quarantined", "waits for", "sink")
     show(found, output, table_of(columns, [
         (f["id"], f["state"], f["why"], f["source"], f["maintainer"], f["tables_count"], f["working_count"],
-         f["checkpoint"], bytes_text(f["lag_bytes"]), held_up(f), f["sink"]) for f in found["items"]]))
+         f["checkpoint"], bytes_text(f["lag_bytes"]), f["quarantined_count"], held_up(f), f["sink"])
+        for f in found["items"]]))
 
 
 @app.command
@@ -93,7 +94,7 @@ def get(id: str, *, dir: str = ".millrace", output: Output = "table") -> None:
 
 @app.command
 def update(id: str, *, tables: Rules = None, config: str | None = None, on_error: OnError | None = None,
-           dir: str = ".millrace") -> None:
+           dir: str = ".millrace", output: Output = "table") -> None:
     """Other tables, or other settings of tables. It runs on: tables that join come with what is in them, tables that
     leave are stopped, the others notice nothing.
 
@@ -109,6 +110,8 @@ def update(id: str, *, tables: Rules = None, config: str | None = None, on_error
         What one bad table does: isolate or fail.
     dir
         Directory of the cluster.
+    output
+        Form of the output.
     """
     path = path_of(id)
     given = {"tables": tables, "on_error": on_error}
@@ -117,21 +120,19 @@ def update(id: str, *, tables: Rules = None, config: str | None = None, on_error
     if not body:
         raise CommandFailed("update: nothing to change; give --tables, --config or --on-error", USAGE)
     changed = Api.of(dir, "capture").ask("PUT", path, body, timeout_s=90.0)
-    console().print(f"updated {changed['id']}")
-    _warn(changed)
+    tell(changed, output, f"updated {changed['id']}", *_warnings(changed))
 
 
 @app.command
-def pause(id: str, *, dir: str = ".millrace") -> None:
+def pause(id: str, *, dir: str = ".millrace", output: Output = "table") -> None:
     """Stop moving rows; positions stay."""
     path = path_of(id)
-    Api.of(dir, "capture").ask("POST", f"{path}/pause")
-    console().print(f"paused {id}")
+    tell(Api.of(dir, "capture").ask("POST", f"{path}/pause"), output, f"paused {id}")
 
 
 @app.command
 def resume(id: str, *, position: str | None = None, wait: bool = False, timeout_s: float = 120.0,
-           dir: str = ".millrace") -> None:
+           dir: str = ".millrace", output: Output = "table") -> None:
     """Go on where it was, also after it has failed.
 
     Parameters
@@ -147,19 +148,18 @@ def resume(id: str, *, position: str | None = None, wait: bool = False, timeout_
         How long to wait.
     dir
         Directory of the cluster.
+    output
+        Form of the output.
     """
     path = path_of(id)
     api = Api.of(dir, "capture")
     said = api.ask("POST", f"{path}/resume", {"position": position} if position is not None else None, timeout_s=90.0)
-    console().print(f"resumed {id}")
-    _warn(said)
-    if wait:
-        wait_until_moving(api, id, timeout_s)
+    _done(api, said, f"resumed {id}", output, timeout_s if wait else None)
 
 
 @app.command
 def remove(id: str, *, wait: bool = False, drop_quarantine: bool = False, timeout_s: float = 120.0,
-           dir: str = ".millrace") -> None:
+           dir: str = ".millrace", output: Output = "table") -> None:
     """Stop, and remove its positions and records. Topics that it has written stay, and are named.
 
     Parameters
@@ -174,6 +174,8 @@ def remove(id: str, *, wait: bool = False, drop_quarantine: bool = False, timeou
         How long to wait.
     dir
         Directory of the cluster.
+    output
+        Form of the output.
     """
     path = path_of(id)
     api = Api.of(dir, "capture")
@@ -181,14 +183,12 @@ def remove(id: str, *, wait: bool = False, drop_quarantine: bool = False, timeou
     if wait and said["state"] != "removed":
         wait_until_gone(api, id, timeout_s)
         said["state"] = "removed"
-    if said["state"] == "removed":
-        console().print(f"removed {id}: its positions, records and quarantine")
-    else:
-        console().print(f"removing {id}{': ' if said['why'] else ''}{said['why']}", soft_wrap=True)
-    for topic in said["kept"] or ():
-        console().print(f"kept: topic {topic}", soft_wrap=True, markup=False)
+    lines = [f"removed {id}: its positions, records and quarantine" if said["state"] == "removed" else
+             f"removing {id}{': ' if said['why'] else ''}{said['why']}"]
+    lines += [f"kept: topic {topic}" for topic in said["kept"] or ()]
     if said["kept"] is None:
-        console().print(f"kept: topics that it has written; which is not known: {said['kept_why']}", soft_wrap=True)
+        lines.append(f"kept: topics that it has written; which is not known: {said['kept_why']}")
+    tell(said, output, *lines)
 
 
 @app.command
@@ -232,9 +232,18 @@ def blockers(id: str, *, dir: str = ".millrace", output: Output = "table") -> No
 # -- showing ----------------------------------------------------------------------------------------------------------
 
 
-def _warn(found: dict[str, Any]) -> None:
-    for warning in found["warnings"]:
-        console().print(f"warning: {warning['about']}: {warning['text']}", soft_wrap=True, markup=False)
+def _done(api: Api, said: dict[str, Any], line: str, output: Form, wait_s: float | None) -> None:
+    """`wait_s`: until it moves; then that is the body."""
+    if output == "table":
+        tell(said, output, line, *_warnings(said))
+    if wait_s is not None:
+        said = wait_until_moving(api, said["id"], wait_s, silent=output != "table")
+    if output != "table":
+        tell(said, output)
+
+
+def _warnings(found: dict[str, Any]) -> list[str]:
+    return [f"warning: {warning['about']}: {warning['text']}" for warning in found["warnings"]]
 
 
 def _unknown(found: dict[str, Any], output: Form) -> None:

@@ -24,12 +24,12 @@ def held_up(found: dict[str, Any]) -> str:
 
 def facts(f: dict[str, Any]) -> list[tuple[str, Any]]:
     return [
-        ("changefeed", f["id"]), ("source", f["source"]), ("sink", f["sink"]), ("tables", ", ".join(f["rules"])),
+        ("changefeed", f["id"]), ("source", f["source"]), ("sink", f["sink"]), ("tables", ", ".join(f["tables"])),
         *((f"settings[{i}]", _settings(one)) for i, one in enumerate(f["settings"])),
         ("on error", f["on_error"]), ("state", f["state"]), ("why", f["why"]),
         ("maintainer", None if f["maintainer"] is None else f"capture {f['maintainer']}"),
         ("epoch", f["maintainer_epoch"]), ("tables there", f["tables_count"]), ("isolated", f["isolated_count"]),
-        ("need a copy", f["needs_copy_count"]),
+        ("need a copy", f["needs_copy_count"]), ("rows in quarantine", f["quarantined_count"]),
         ("dispatchers at work", None if f["working_count"] is None else
          f"{f['working_count']} of {f['dispatchers_count']}"),
         ("checkpoint", f["checkpoint"]), ("since", seconds(f["checkpoint_age_s"])), ("resolved", f["resolved"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from millrace.cli.changefeed_views import held_up, waiting
 from millrace.cli.client import Api, path_to
@@ -16,18 +17,20 @@ def path_of(id: str) -> str:
     return path_to("changefeeds", id)
 
 
-def wait_until_moving(api: Api, id: str, timeout_s: float) -> None:
+def wait_until_moving(api: Api, id: str, timeout_s: float, *, silent: bool = False) -> Any:
+    """How it stands then. `silent`: whoever reads the output wants that alone."""
     deadline = time.monotonic() + timeout_s
     said = ""
     while True:
         found = api.ask("GET", path_of(id))
         news = waiting(found)
         if not news:
-            console().print(f"{id} moves {found['tables_count']} tables")
-            return
+            if not silent:
+                console().print(f"{id} moves {found['tables_count']} tables")
+            return found
         if found["state"] in ("failed", "stopped", "removed"):
             raise CommandFailed(f"{id}: {news}", FAILED)
-        if news != said:
+        if news != said and not silent:
             console().print(f"{id}: {news}", soft_wrap=True, markup=False)
             said = news
         if time.monotonic() > deadline:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from ruamel.yaml import YAML
 
 Form = Literal["table", "json", "yaml"]
@@ -21,14 +22,28 @@ def console() -> Console:
 
 
 def show(value: Any, form: Form, table: Table) -> None:
+    if form == "table":
+        console().print(table)
+    else:
+        _dump(value, form)
+
+
+def tell(value: Any, form: Form, *lines: str) -> None:
+    """What a command has done: the body of the answer, or lines for people."""
+    if form != "table":
+        _dump(value, form)
+        return
+    for line in lines:
+        console().print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _dump(value: Any, form: Form) -> None:
     if form == "json":
         print(json.dumps(value, indent=2))
-    elif form == "yaml":
-        out = io.StringIO()
-        YAML(typ="safe").dump(value, out)
-        print(out.getvalue(), end="")
-    else:
-        console().print(table)
+        return
+    out = io.StringIO()
+    YAML(typ="safe").dump(value, out)
+    print(out.getvalue(), end="")
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Table:
@@ -36,5 +51,10 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: st
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*("-" if cell is None else str(cell) for cell in row))
+        table.add_row(*(Text("-" if cell is None else in_a_line(str(cell))) for cell in row))
     return table
+
+
+def in_a_line(text: str) -> str:
+    """What would break a line, or be obeyed by a terminal, as its escape: names of tables may hold anything."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -15,6 +15,7 @@ from millrace.cli.output import Form, console, show, table_of
 
 app = App(name="quarantine", help="Rows of a changefeed that could not be written.")
 
+VALUE_CHARS_MAX = 200       # of one value, in a table
 Output = Annotated[Form, Parameter(alias="-o")]
 
 
@@ -36,13 +37,13 @@ def list_(changefeed: str, *, table: str = "", dir: str = ".millrace", output: O
     path = f"{path_of(changefeed)}/quarantine" + (f"?table={quote(table, safe='')}" if table else "")
     found = Api.of(dir, "capture").ask("GET", path)
     show(found, output, table_of(("row", "table", "key", "LSN", "since", "reason"), [
-        (r["row"], r["table"], r["key"], r["commit_lsn"], _time(r["quarantined_ms"]), r["reason"])
+        (r["row"], r["table"], _cut(r["key"]), r["commit_lsn"], _time(r["quarantined_ms"]), _cut(r["reason"]))
         for r in found["items"]]))
 
 
 @app.command(name="show")
 def show_(changefeed: str, row: str, *, dir: str = ".millrace", output: Output = "table") -> None:
-    """Show one of them with its values.
+    """Show one of them with its values; in a table long ones are cut.
 
     Parameters
     ----------
@@ -98,7 +99,7 @@ def drop(changefeed: str, *rows: str, all: bool = False, dir: str = ".millrace")
         Directory of the cluster.
     """
     path = path_of(changefeed)
-    if all == bool(rows):
+    if all == bool(rows) or not set(rows).isdisjoint({"all", ""}):
         raise CommandFailed("drop: name the rows, or say --all", USAGE)
     said = Api.of(dir, "capture").ask(
         "DELETE", f"{path}/quarantine?rows={'all' if all else quote(','.join(rows), safe=',')}")
@@ -107,8 +108,8 @@ def drop(changefeed: str, *rows: str, all: bool = False, dir: str = ".millrace")
 
 def _facts(r: dict[str, Any]) -> list[tuple[str, Any]]:
     facts = [
-        ("row", r["row"]), ("table", r["table"]), ("key", r["key"]), ("reason", r["reason"]), ("LSN", r["commit_lsn"]),
-        ("seq", r["seq"]), ("since", _time(r["quarantined_ms"])),
+        ("row", r["row"]), ("table", r["table"]), ("key", _cut(r["key"])), ("reason", _cut(r["reason"])),
+        ("LSN", r["commit_lsn"]), ("seq", r["seq"]), ("since", _time(r["quarantined_ms"])),
         ("in its topic", f"partition {r['partition']}, offset {r['offset']}, row {r['row_of_record']}"),
     ]
     change = r["change"]
@@ -116,9 +117,16 @@ def _facts(r: dict[str, Any]) -> list[tuple[str, Any]]:
         return [*facts, ("values", r["why"])]
     facts.append(("change", change["op"]))
     for image in ("before", "after"):
-        facts += [(f"{image} {name}", "not sent" if image == "after" and name in change["unchanged"] else value)
+        facts += [(f"{image} {name}", "not sent" if image == "after" and name in change["unchanged"] else _cut(value))
                   for name, value in change.get(image, {}).items()]
     return facts
+
+
+def _cut(value: Any) -> Any:
+    """For people, who look what it is; `-o json` has all of it."""
+    if not isinstance(value, str) or len(value) <= VALUE_CHARS_MAX:
+        return value
+    return f"{value[:VALUE_CHARS_MAX]}… ({len(value):,} characters; -o json shows all)"
 
 
 def _time(wall_ms: str) -> str:

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from millrace.cli.client import Api, path_to
 from millrace.cli.exits import FAILED, NOT_FOUND, TIMED_OUT, USAGE, CommandFailed
-from millrace.cli.output import Form, console, show, table_of
+from millrace.cli.output import Form, console, show, table_of, tell
 from millrace.ops.secrets import REMEDY, has_clear_password
 
 app = App(name="source", help="Databases whose changes go into the log.")
@@ -71,7 +71,8 @@ class Wanted:
 
 
 @app.command
-def create(name: str, *, wanted: Wanted, wait: bool = False, timeout_s: float = 600.0, dir: str = ".millrace") -> None:
+def create(name: str, *, wanted: Wanted, wait: bool = False, timeout_s: float = 600.0, dir: str = ".millrace",
+           output: Output = "table") -> None:
     """Read a database from now on: first a copy of what is there, then every committed change.
 
     Parameters
@@ -84,13 +85,19 @@ def create(name: str, *, wanted: Wanted, wait: bool = False, timeout_s: float = 
         How long to wait.
     dir
         Directory of the cluster.
+    output
+        Form of the output.
     """
     body = wanted.body(name)
     api = Api.of(dir, "capture")
     made = api.ask("POST", "/api/v2/sources", body)
-    console().print(f"created {made['name']}: {made['url']}", soft_wrap=True)
+    if output == "table":
+        warnings = [f"warning: {one['about']}: {one['text']}" for one in made["warnings"]]
+        tell(made, output, f"created {made['name']}: {made['url']}", *warnings)
     if wait:
-        _wait_until_copied(api, name, timeout_s)
+        made = _wait_until_copied(api, name, timeout_s, silent=output != "table")
+    if output != "table":
+        tell(made, output)
 
 
 @app.command(name="list")
@@ -121,7 +128,7 @@ def get(name: str, *, dir: str = ".millrace", output: Output = "table") -> None:
 
 @app.command
 def remove(name: str, *, wait: bool = False, force: bool = False, timeout_s: float = 120.0,
-           dir: str = ".millrace") -> None:
+           dir: str = ".millrace", output: Output = "table") -> None:
     """Stop reading a database; its slot, publication, triggers and topics go.
 
     Parameters
@@ -136,33 +143,37 @@ def remove(name: str, *, wait: bool = False, force: bool = False, timeout_s: flo
         How long to wait.
     dir
         Directory of the cluster.
+    output
+        Form of the output.
     """
     path = path_of(name)
     api = Api.of(dir, "capture")
     said = api.ask("DELETE", path + ("?force=true" if force else ""))
-    for left in said.get("left_behind", ()):
-        console().print(f"left behind: {left}", soft_wrap=True)
+    left = [f"left behind: {one}" for one in said.get("left_behind", ())]
     if wait:
-        _wait_until_gone(api, name, timeout_s)
-    if wait or said["state"] == "removed":
-        console().print(f"removed {name}")
-    else:
-        console().print(f"removing {name}{': ' if said['why'] else ''}{said['why']}", soft_wrap=True)
+        if output == "table":
+            tell(said, output, *left)
+            left.clear()
+        _wait_until_gone(api, name, timeout_s, silent=output != "table")
+        said["state"] = "removed"
+    tell(said, output, *left, f"removed {name}" if said["state"] == "removed" else
+         f"removing {name}{': ' if said['why'] else ''}{said['why']}")
 
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
 
 
-def _wait_until_copied(api: Api, name: str, timeout_s: float) -> None:
+def _wait_until_copied(api: Api, name: str, timeout_s: float, *, silent: bool = False) -> Any:
     deadline = time.monotonic() + timeout_s
     said = ""
     while True:
         found = api.ask("GET", path_of(name))
         under_way = [c for c in found["copies"] if c["state"] != "done"]
         if found["state"] == "streaming" and not under_way:
-            console().print(f"{name} is streaming {len(found['tables'])} tables")
-            return
-        if (news := _progress(found, under_way)) != said:
+            if not silent:
+                console().print(f"{name} is streaming {len(found['tables'])} tables")
+            return found
+        if (news := _progress(found, under_way)) != said and not silent:
             console().print(f"{name}: {news}")
             said = news
         if found["state"] in STUCK:
@@ -190,7 +201,7 @@ def _reason(found: dict[str, Any], under_way: list[dict[str, Any]]) -> str:
         text.rstrip(";") for text in (found["why"], *held_up, found["next_step"]) if text)) if text)
 
 
-def _wait_until_gone(api: Api, name: str, timeout_s: float) -> None:
+def _wait_until_gone(api: Api, name: str, timeout_s: float, *, silent: bool = False) -> None:
     deadline = time.monotonic() + timeout_s
     said = ""
     while True:
@@ -200,7 +211,7 @@ def _wait_until_gone(api: Api, name: str, timeout_s: float) -> None:
             if error.code == NOT_FOUND:
                 return
             raise
-        if found["why"] not in ("", said):
+        if found["why"] not in ("", said) and not silent:
             said = found["why"]
             console().print(f"{name}: removing: {said}", soft_wrap=True)
         if time.monotonic() > deadline:

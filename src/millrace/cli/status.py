@@ -44,8 +44,9 @@ def status(*, dir: str = ".millrace", output: Annotated[Form, Parameter(alias="-
         console().print(table_of(("spark", "pid", "liveness", "restarts"), [
             (spark["address"], spark["pid"], spark["liveness"], spark["restarts"])]))
     if output == "table" and found["changefeeds"]:
-        console().print(table_of(("changefeed", "state", "lag", "waits for", "why"), [
-            (f["id"], f["state"], bytes_text(f["lag_bytes"]), held_up(f), f["why"]) for f in found["changefeeds"]]))
+        console().print(table_of(("changefeed", "state", "lag", "quarantined", "waits for", "why"), [
+            (f["id"], f["state"], bytes_text(f["lag_bytes"]), f["quarantined_count"], held_up(f), f["why"])
+            for f in found["changefeeds"]]))
     if not layout.is_up() or (check and not found["healthy"]):
         raise SystemExit(UNHEALTHY)
 
@@ -135,7 +136,7 @@ def _spark_status(child: dict[str, Any], *, is_up: bool) -> dict[str, Any]:
 def _changefeed_status(feed: dict[str, Any]) -> dict[str, Any]:
     return {field: feed[field] for field in (
         "id", "state", "why", "maintainer", "checkpoint", "lag_bytes", "oldest_blocker", "isolated_count",
-        "needs_copy_count")}
+        "needs_copy_count", "quarantined_count")}
 
 
 def _seen(child: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:

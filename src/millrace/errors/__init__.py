@@ -11,7 +11,8 @@
     │   ├── Deposed, OfficeHeld, StaleIncarnation, StaleToken
     │   └── PositionMissing, Superseded, PositionMoved, ClaimRefused …
     ├── Unreachable ........... the other side did not answer (retriable)
-    ├── DeliveryError ......... a sink did not take what it was given: DeliveryTransient, RowRefused, TableRefused
+    ├── DeliveryError ......... a sink did not take what it was given: DeliveryTransient, RowRefused, TableRefused,
+    │                           ExpressionBroke
     │                           or what it was to be given is gone: LogReleased
     └── Damaged ............... bytes that are not what was written
         └── CorruptBatch, NewerFormat, DiskFailed
@@ -48,6 +49,7 @@ from millrace.errors.feeds import (
     DataLost,
     DeliveryError,
     DeliveryTransient,
+    ExpressionBroke,
     InvalidExpression,
     InvalidOption,
     InvalidSinkUri,
@@ -143,6 +145,7 @@ __all__ = [
     "DiskFailed",
     "DiskFull",
     "DuplicateSequence",
+    "ExpressionBroke",
     "FencedLeaderEpoch",
     "ForeignDirectory",
     "IndexCompacted",

@@ -171,6 +171,15 @@ class RowRefused(DeliveryError):
     http_status = 422
 
 
+class ExpressionBroke(DeliveryError):
+    """A row of this table broke an expression, as ANSI SQL wants it. Which one it is is looked for before the table's
+    next round [P4]."""
+
+    code = "expression_broke"
+    retriable = True
+    http_status = 422
+
+
 class TableRefused(DeliveryError):
     """Nothing of this table can be written until somebody acts; the other tables go on."""
 

@@ -102,7 +102,8 @@ class TaskPlan(msgspec.Struct, frozen=True, dict=True):
 
 class WorkResult(msgspec.Struct, frozen=True):
     """`unclaimed`: another execution of the same plan has the claim, so this one did nothing: its worker has died, or
-    the plan was sent twice. `untried`: it was not begun, since the sink takes no writes of others [V12]."""
+    the plan was sent twice. `untried`: it was not begun: the sink takes no writes of others [V12], or rows that break
+    an expression are looked for first, and `searching` says how far that is."""
 
     dispatcher: Dispatcher
     result: WriteResult
@@ -110,13 +111,14 @@ class WorkResult(msgspec.Struct, frozen=True):
     read_bytes: int = 0
     took_ms: int = 0
     untried: bool = False
+    searching: str = ""
 
 
-def untried(work: Work) -> WorkResult:
-    """It has its claim, and nothing was sent."""
+def untried(work: Work, *, searching: str = "") -> WorkResult:
+    """Nothing was sent, under its claim or without one."""
     plan = work.plan
-    return WorkResult(
-        work.dispatcher, WriteResult(plan.round, "partial", plan.from_, sequences=plan.sequences), untried=True)
+    result = WriteResult(plan.round, "partial", plan.from_, sequences=plan.sequences)
+    return WorkResult(work.dispatcher, result, untried=True, searching=searching)
 
 
 def unknown(work: Work, error: str, *, unclaimed: bool = False, took_ms: int = 0) -> WorkResult:

@@ -161,6 +161,8 @@ CAPTURE_METRICS: dict[str, Measure] = {
     "millrace_source_copy_ratio": Measure(GAUGE, "Share that is done of a copy under way.", ("source", "copy")),
     # -- changefeeds: on the coordinator, where a maintainer is, where dispatchers are
     "millrace_changefeeds": Measure(GAUGE, "On the coordinator: changefeeds by recorded state.", ("state",)),
+    "millrace_changefeed_quarantined_rows": Measure(
+        GAUGE, "On the coordinator: rows that stand in the quarantine; no sample where that is not known.", CHANGEFEED),
     "millrace_changefeed_checkpoint_lsn": Measure(
         GAUGE, "All changes up to this position are in the sink, as one number.", CHANGEFEED),
     "millrace_changefeed_lag_bytes": Measure(

@@ -26,6 +26,8 @@ _ANY_REFERENCE = re.compile(_REF)
 _URL_PASSWORD = re.compile(rf"(?P<before>[a-z][a-z0-9+.-]*://[^/@:\s]*:)(?!{_REF}@)\S+(?=@)", re.IGNORECASE)
 _KEY_PASSWORD = re.compile(
     rf"(?P<before>password\s*=\s*)(?!{_REF}(?:[\s&]|$))(?:'(?:[^'\\]|\\.)*'?|[^\s&]+)", re.IGNORECASE)
+# What follows the address of a Spark Connect server: whoever knows a session's name can join it, or end it.
+_SPARK_PARAMETERS = re.compile(r"(?P<before>sc://[^\s;]*)(?:;[^\s;:=]+=[^\s;:]*)+")
 _SECRET_NAME = re.compile(r"password|passwd|secret|token_value|api_key|credential", re.IGNORECASE)
 
 
@@ -46,7 +48,8 @@ class Secret:
         name = reference["name"]
         if reference["kind"] == "env":
             if name not in environ:
-                raise ConfigError(f"${{env:{name}}}: the environment variable is not set; set it")
+                raise ConfigError(f"${{env:{name}}}: the environment variable is not set where it is resolved; set it "
+                                  "there")
             return cls(environ[name])
         try:
             with open(name, encoding="utf-8") as file:
@@ -91,7 +94,9 @@ class Secret:
 
 
 def mask(text: str) -> str:
-    """Passwords inside URLs and connection strings masked; references stay, they show nothing."""
+    """Passwords inside URLs and connection strings masked, parameters of Spark addresses left out; references stay,
+    they show nothing."""
+    text = _SPARK_PARAMETERS.sub(r"\g<before>", text)
     return _KEY_PASSWORD.sub(rf"\g<before>{MASK}", _URL_PASSWORD.sub(rf"\g<before>{MASK}", text))
 
 

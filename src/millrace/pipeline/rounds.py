@@ -5,7 +5,8 @@
                     └ the job died, was cancelled, or nobody knows ─▶ Lost: every Work is unknown [P5]
 
 Tables with expressions have jobs of their own beside the one of all others: Spark judges the rows of one table at a
-time, and a row that breaks an expression fails its job as a whole. It is looked for before that table's next round.
+time, and a row that breaks an expression fails its job as a whole. It is looked for before that table's next round,
+some seconds in each round until it is found: those rounds move nothing and say how far the search is.
 Promise: every call ends: a job that outlives its deadline is cancelled, and if that does not help its session is given
 up. Several jobs may be in flight; each blocks one thread of the pool.
 """
@@ -14,15 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace import limits
-from millrace.errors import TableRefused, Unreachable
+from millrace.errors import ExpressionBroke, TableRefused, Unreachable
 from millrace.model.changefeeds import TableSettings
-from millrace.model.rounds import TaskPlan, WorkResult, decode_result, unknown
+from millrace.model.rounds import TaskPlan, WorkResult, decode_result, unknown, untried
 from millrace.model.table_plans import TablePlan
 from millrace.model.tables import TableSchema
 from millrace.ops.logging import get_logger
@@ -113,18 +116,31 @@ class Runner:
         """Of one table."""
         async with self._asking:
             try:
-                plans = await self._in_thread(2 * limits.CULPRITS_S, self._ready, spark, plans, tag)
+                timeout_s = limits.SEARCH_SLICE_S + 2 * limits.CULPRITS_S
+                ready, searched = await self._in_thread(timeout_s, self._ready, spark, plans, tag)
             except TableRefused as error:
                 return _all_unknown(plans, f"{error.code}: {error}")
             except Exception as error:
                 return await self._failed(spark, plans, error)
-            return await self._job(spark, plans, tag)
+            ended = await self._job(spark, ready, tag) if ready else Returned(())
+            return replace(ended, results=(*ended.results, *searched))
 
-    def _ready(self, spark: SparkSession, plans: Sequence[TaskPlan], tag: str) -> list[TaskPlan]:
-        trials = self._trials
+    def _ready(
+        self, spark: SparkSession, plans: Sequence[TaskPlan], tag: str
+    ) -> tuple[list[TaskPlan], list[WorkResult]]:
+        """Those whose rows that break an expression are known, and how far the search for the others' is."""
+        trials, until = self._trials, time.monotonic() + limits.SEARCH_SLICE_S
         assert trials is not None
-        with self._session.described(spark, tag, f"{plans[0].changefeed}: rows that break an expression"):
-            return [trials.ready(spark, plan) for plan in plans]
+        ready, searched = list[TaskPlan](), list[WorkResult]()
+        described = partial(
+            self._session.described, spark, tag, f"{plans[0].changefeed}: rows that break an expression")
+        for plan in plans:
+            found = trials.ready(spark, plan, until, described)
+            if isinstance(found, TaskPlan):
+                ready.append(found)
+            else:
+                searched += [untried(work, searching=str(found)) for work in plan.works]
+        return ready, searched
 
     async def _job(self, spark: SparkSession, plans: Sequence[TaskPlan], tag: str) -> Returned | Lost:
         grace_s = limits.ROUND_GRACE_S if self._warm is spark else limits.ROUND_COLD_S
@@ -187,8 +203,8 @@ class Runner:
         why = broke(error)
         if why is None or self._trials is None:
             return None
-        self._trials.suspect(plans)
-        return _all_unknown(plans, f"{TableRefused.code}: an expression breaks with a row: {why}")
+        code = ExpressionBroke.code if self._trials.suspect(plans) else TableRefused.code
+        return _all_unknown(plans, f"{code}: an expression breaks with a row: {why}")
 
     async def _drop(self, spark: SparkSession) -> None:
         with contextlib.suppress(TimeoutError):

@@ -87,20 +87,20 @@ def _pairs(text: str, query: str) -> Iterator[_Pair]:
 def _checked(text: str, pairs: list[_Pair]) -> KafkaSink:
     found: dict[str, Any] = {}
     for key, value, at, length in pairs:
-        reader = _KEYS.get(key)
-        if reader is None:
-            _refuse(text, at, len(key), f"{key!r} is no key; there are {', '.join(sorted(_KEYS))}")
+        known = KEYS.get(key)
+        if known is None:
+            _refuse(text, at, len(key), f"{key!r} is no key; there are {', '.join(sorted(KEYS))}")
         if key in found:
             _refuse(text, at, length, f"{key} stands twice")
         try:
-            found[key] = reader(value)
+            found[key] = known.read(value)
         except (InvalidRequest, InvalidTopicName) as error:
             start, rest = at + len(key) + 1, length - len(key) - 1
             if error.why and text[start:start + rest] == value:       # with %XX in it places are others
                 _refuse(text, start + error.at, 1, f"{key}: {error.why}")
             _refuse(text, start, rest, str(error))
     form = found.get("format", "debezium-json")
-    for key, forms in _ONLY.items():
+    for key, forms in ONLY.items():
         if found.get(key) not in (None, False) and form not in forms:
             pair = next(one for one in pairs if one.key == key)
             _refuse(text, pair.at, pair.length, f"{key} goes with {' and '.join(forms)}, not with {form}")
@@ -129,21 +129,47 @@ def _compression(value: str) -> Codec:
     return Codec[_one_of(("none", "lz4", "zstd"), value).upper()]
 
 
-_KEYS: dict[str, Callable[[str], Any]] = {
-    "format": partial(_one_of, FORMATS),
-    "topic": parse_template,
-    "partition": parse_routing,
-    "tombstones": _flag,
-    "schema": _flag,
-    "watermarks": _flag,
-    "decimals": partial(_one_of, ("string", "number")),
-    "ddl": _flag,
-    "compression": _compression,
-    "partitions": partial(_number, 1, limits.PARTITIONS_PER_TOPIC_MAX),
-    "replication": partial(_number, 1, 100),
-    "message_bytes": partial(_number, 1024, limits.BATCH_BYTES_CEILING),
+class Key(NamedTuple):
+    """A key of the URI. `value`, `default`, `meaning`: for the reference, which is made of them."""
+
+    read: Callable[[str], Any]
+    value: str
+    default: str
+    meaning: str
+
+
+def _choice_of(choices: tuple[str, ...], default: str, meaning: str, read: Callable[[str], Any] | None = None) -> Key:
+    return Key(read or partial(_one_of, choices), ", ".join(choices), default, meaning)
+
+
+def _flag_of(default: str, meaning: str) -> Key:
+    return Key(_flag, "true, false", default, meaning)
+
+
+def _number_of(low: int, high: int, default: str, meaning: str) -> Key:
+    return Key(partial(_number, low, high), f"{low} to {high}", default, meaning)
+
+
+KEYS: dict[str, Key] = {
+    "format": _choice_of(FORMATS, "debezium-json", "how a change is written"),
+    "topic": Key(parse_template, "name with {source}, {schema}, {table}", DEFAULT,
+                 "the topic of a table; made where it is missing"),
+    "partition": Key(parse_routing, "key, table, column:NAME,NAME", "key",
+                     "what decides the partition; columns are of the key, so that the order of a key holds"),
+    "partitions": _number_of(1, limits.PARTITIONS_PER_TOPIC_MAX, "1", "of topics that are made"),
+    "replication": _number_of(1, 100, "the cluster's", "copies of topics that are made"),
+    "tombstones": _flag_of("true with debezium-json, else false",
+                           "behind a delete a message without value, by which compacted topics forget the key"),
+    "schema": _flag_of("false", "Kafka Connect's schema in each message"),
+    "ddl": _flag_of("true", "a message for each schema change, in its place among the rows"),
+    "watermarks": _flag_of("false", "a message in each partition when the checkpoint has moved on"),
+    "decimals": _choice_of(("string", "number"), "string",
+                           "how numeric is written: as text, or as a number of any length"),
+    "compression": _choice_of(("none", "lz4", "zstd"), "none", "of batches", _compression),
+    "message_bytes": _number_of(1024, limits.BATCH_BYTES_CEILING, str(limits.SINK_MESSAGE_BYTES_MAX),
+                                "a larger message is not sent: its row goes to the quarantine"),
 }
-_ONLY: dict[str, tuple[str, ...]] = {
+ONLY: dict[str, tuple[str, ...]] = {
     "tombstones": ("debezium-json", "json"), "schema": ("debezium-json",), "decimals": ("debezium-json", "json"),
 }
 

@@ -209,7 +209,9 @@ def test_A1_hostile_names_come_through(tmp_path: Path) -> None:
 
 def test_S9_a_source_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     async def body(captures: Captures, clients: list[httpx.AsyncClient]) -> None:
-        await clients[0].post("/api/v2/sources", json=FAR)
+        made = (await clients[0].post("/api/v2/sources", json=FAR)).json()
+        assert [one["about"] for one in made["warnings"]] == ["url"], "whoever makes it is told at once"
+        assert "in the environment of every capture" in made["warnings"][0]["text"]
         async with asyncio.timeout(20):
             while not (found := (await clients[1].get("/api/v2/sources/far")).json())["why"]:
                 await asyncio.sleep(0.02)
@@ -217,6 +219,7 @@ def test_S9_a_source_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         assert "NO_SUCH_VARIABLE" in found["why"] or found["state"] != "failed"
         assert found["resolved"] is None or found["resolved"] == "0/0"
         assert found["slot"]["retained_bytes"] is None
+        assert "in the environment of every capture" in found["next_step"]
 
     run(tmp_path, body)
 

@@ -36,7 +36,7 @@ def test_A1_C8_a_changefeed_through_its_life_over_any_capture(tmp_path: Path) ->
         made = await other.post(PATH, json=BODY)
         assert made.status_code == 201, made.text
         assert made.headers["location"] == f"{PATH}/orders"
-        assert (made.json()["id"], made.json()["rules"], made.json()["warnings"]) == ("orders", ["public.*"], [])
+        assert (made.json()["id"], made.json()["tables"], made.json()["warnings"]) == ("orders", ["public.*"], [])
         refused(await one.post(PATH, json=BODY), 409, "changefeed_exists")
         found = await w.eventually(f"{PATH}/orders", is_normal)
         assert (found["checkpoint"], found["resolved"], found["lag_bytes"]) == ("0/3E8", "0/3E8", "0")
@@ -46,9 +46,12 @@ def test_A1_C8_a_changefeed_through_its_life_over_any_capture(tmp_path: Path) ->
             listed = (await client.get(PATH)).json()
             assert (listed["total"], listed["items"][0]["state"]) == (1, "normal")
         assert (await one.get(f"{PATH}?state=failed")).json() == {"total": 0, "items": []}
+        assert "normal, warning, failed" in refused(await one.get(f"{PATH}?state=bogus"), 400, "invalid_request")
 
         paused = (await other.post(f"{PATH}/orders/pause")).json()
-        assert (paused["state"], paused["checkpoint"], paused["maintainer"]) == ("stopped", None, None)
+        assert (paused["state"], paused["checkpoint"], paused["maintainer"]) == ("stopped", "0/3E8", None)
+        for client in w.http:
+            assert (await client.get(PATH)).json()["items"][0]["checkpoint"] == "0/3E8", "where it will go on"
         assert (await one.post(f"{PATH}/orders/pause")).status_code == 200
         resumed = (await other.post(f"{PATH}/orders/resume")).json()
         assert resumed["state"] in ("normal", "warning")
@@ -81,10 +84,20 @@ def test_C9_tables_operators_and_blockers_come_from_the_maintainer(tmp_path: Pat
         await w.log.mark(2000)
         waits = await w.eventually(f"{PATH}/orders/blockers", lambda body: body["total"] > 0, 1)
         assert (waits["items"][0]["what"], waits["items"][0]["owner"]) == ("checkpoint", "maintainer of orders")
-        assert "1/0 is behind" in waits["items"][0]["reason"]
+        assert waits["items"][0]["reason"] == f"partition {ORDERS.full_name}/0 is behind"
+        assert found["tables"] == ["public.*"]
         found = (await w.http[0].get(f"{PATH}/orders")).json()
         assert (found["resolved"], found["oldest_blocker"]["what"]) == ("0/7D0", "checkpoint")
+        assert ORDERS.full_name in found["oldest_blocker"]["reason"]
         assert int(found["lag_bytes"]) > 0
+        reign = w.captures[w.coordinator].reign
+        assert reign is not None
+        reader, reign.hosts["shop"].reader = reign.hosts["shop"].reader, None      # it is being placed again
+        for client in w.http:
+            tables = (await client.get(f"{PATH}/orders/tables")).json()
+            assert [t["table"] for t in tables["items"]] == [ORDERS.full_name, ITEMS.full_name], "the log has them, too"
+            assert ORDERS.full_name in (await client.get(f"{PATH}/orders/blockers")).json()["items"][0]["reason"]
+        reign.hosts["shop"].reader = reader
         # A cause that came later is told before what follows from it.
         await w.captures[1].spark.run([TaskPlan("orders", 1, "mover", b"", (), ())])
         waits = (await w.http[0].get(f"{PATH}/orders/blockers")).json()
@@ -104,6 +117,8 @@ def test_C9_what_the_maintainer_cannot_say_is_unknown_with_the_reason(tmp_path: 
     async def story(w: Faces) -> None:
         made = await w.http[0].post(PATH, json={**BODY, "paused": True})
         assert (made.json()["state"], made.json()["maintainer"]) == ("stopped", None)
+        assert made.json()["checkpoint"] is None
+        assert made.json()["why"] == "it has no position yet: it begins with what stands in its tables"
         for view in ("tables", "blockers"):
             said = (await w.http[1].get(f"{PATH}/orders/{view}")).json()
             assert (said["items"], said["why"]) == ([], "it does not run")
@@ -128,14 +143,21 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"tables": []}, 400, "invalid_request", "at least one table rule"),
     ({"sink": "kafka:?fromat=json"}, 400, "invalid_sink_uri", "\n       ^^^^^^"),
     ({"sink": "kafka:?topic=a/b"}, 400, "invalid_sink_uri", "\n              ^"),
+    ({"sink": "kafka:?partition=column:nope"}, 400, "invalid_request",
+     "or partition=key\nkafka:?partition=column:nope\n                        ^^^^"),
+    ({"settings": [{"tables": "public.orders", "partition_by": "column:id,note"}]}, 400, "invalid_request",
+     "\ncolumn:id,note\n          ^^^^"),
+    ({"tables": ["public.*"], "rules": ["public.*"]}, 400, "invalid_request", "give tables"),
+    ({"sink": "s3://bucket/x"}, 400, "invalid_request", "sink: 's3' is no sink; there is kafka:?format=…\ns3:…\n^^"),
     ({"sink": "kafka://u:geheim@h:9092"}, 400, "invalid_request", "in the clear"),
     ({"sink": "kafka:?topic=all"}, 400, "invalid_request", "share topic 'all'"),
     ({"sink": "kafka:?format=json&replication=9"}, 400, "invalid_sink_uri", "there are 1; give 1 at most"),
     ({"settings": [{"tables": "public.orders", "filter": "sum(total) > 1"}]}, 400, "invalid_expression", "\n^^^"),
     ({"settings": [{"tables": "public.orders", "projection": ["note"]}]}, 400, "invalid_request", "key is missing"),
-    ({"settings": [{"tables": "public.orders", "more": 1}]}, 400, "invalid_request", "more"),
+    ({"settings": [{"tables": "public.orders", "more": 1}]}, 400, "invalid_request",
+     "settings[0].more: no such field; there are tables, filter, projection, topic, partition_by"),
     ({"settings": [{"tables": "public.orders", "filter": "total > 1"}]}, 503, "unreachable", "by Spark: spark.remote"),
-    ({"start": "0/1"}, 400, "invalid_request", "start"),
+    ({"start": "0/1"}, 400, "invalid_request", "start: no such field; there are id, source, sink, tables,"),
 ]
 
 
@@ -233,7 +255,7 @@ def test_C4_an_update_takes_effect_while_it_runs(tmp_path: Path) -> None:
         await w.eventually(path, is_normal)
         before = await epochs(w)
         left = (await w.http[1].put(path, json={"tables": ["public.orders"], "sink": BODY["sink"]})).json()
-        assert (left["rules"], left["warnings"]) == (["public.orders"], [])
+        assert (left["tables"], left["warnings"]) == (["public.orders"], [])
         await w.eventually(path, lambda body: (body["tables_count"], body["state"]) == (1, "normal"))
         assert await epochs(w) == {1: before[1]}, "who stays notices nothing"
         assert {key.topic_id for key in await w.log.stored()} & set(w.log.ids.values()) == {w.log.ids[1]}
@@ -291,14 +313,16 @@ def test_C6_a_changefeed_goes_on_from_another_position(tmp_path: Path) -> None:
         for position, says in wrong.items():
             answer = await w.http[1].post(f"{path}/resume", json={"position": position})
             assert says in refused(answer, 409, "position_refused")
-        assert "is not an LSN" in refused(
-            await w.http[0].post(f"{path}/resume", json={"position": "12"}), 400, "invalid_request")
+        for position in ("12", ""):
+            assert "is not an LSN" in refused(
+                await w.http[0].post(f"{path}/resume", json={"position": position}), 400, "invalid_request")
         back = (await w.http[1].post(f"{path}/resume", json={"position": "0/4B0"})).json()
         assert "are delivered, again" in back["warnings"][0]["text"]
         await w.eventually(path, lambda body: body["checkpoint"] == "0/4B0")
         assert (await w.log.stored())[w.log.key(1)].at == (0, 0)
 
         await w.http[0].post(f"{path}/pause")
+        assert (await w.http[1].get(path)).json()["checkpoint"] == "0/4B0"
         ahead = (await w.http[1].post(f"{path}/resume", json={"position": "now"})).json()
         assert "after its checkpoint 0/4B0 up to there are skipped" in ahead["warnings"][0]["text"]
         await w.eventually(path, lambda body: body["checkpoint"] == "0/7D0")

@@ -87,6 +87,9 @@ def test_A1_errors_are_problems_with_a_code(tmp_path: Path) -> None:
         problem(await client.delete("/api/v2/topics/none"), 404, "unknown_topic_or_partition")
         problem(await client.delete("/api/v2/topics/"), 404, "not_found")
         problem(await client.get("/nowhere"), 404, "not_found")
+        elsewhere = await client.get("/api/v2/changefeeds")
+        problem(elsewhere, 404, "not_found")
+        assert "this is a broker: ask a capture" in elsewhere.json()["error_msg"]
         problem(await client.put("/api/v2/topics"), 405, "method_not_allowed")
         problem(await client.get("/api/v2/replicas/nonsense"), 400, "invalid_request")
         leader = "/api/v2/topics/none/partitions/0/leader"

@@ -76,6 +76,10 @@ def test_A2_C8_a_changefeed_through_its_life_by_commands(tmp_path: Path, capsys:
             assert (await millrace.json("changefeed", view, "orders"))["why"] == ""
             await millrace("changefeed", view, "orders")
         assert await millrace("changefeed", "pause", "orders") == "paused orders\n"
+        assert (await millrace.json("changefeed", "pause", "orders"))["state"] == "stopped"
+        assert (await millrace.json("changefeed", "update", "orders", "--on-error", "fail"))["on_error"] == "fail"
+        await millrace("changefeed", "update", "orders", "--on-error", "isolate")
+        assert "is not an LSN" in await millrace("changefeed", "resume", "orders", "--position", "", code=2)
         assert "not all: it does not run" in await millrace("changefeed", "tables", "orders")
         settings = tmp_path / "settings.yaml"
         settings.write_text("settings:\n- tables: public.orders\n  topic: all_orders\n")
@@ -93,6 +97,10 @@ def test_A2_C8_a_changefeed_through_its_life_by_commands(tmp_path: Path, capsys:
         gone = await millrace("changefeed", "remove", "orders", "--wait")
         assert gone.splitlines() == ["removed orders: its positions, records and quarantine", "kept: topic all_orders"]
         await millrace("changefeed", "get", "orders", code=3)
+        assert (await millrace.json(*CREATE, "--wait"))["working_count"] == 2, "JSON alone, as it is then"
+        await millrace("changefeed", "pause", "orders")
+        assert (await millrace.json("changefeed", "resume", "orders", "--wait"))["state"] == "normal"
+        assert (await millrace.json("changefeed", "remove", "orders", "--wait"))["state"] == "removed"
 
     run(tmp_path, story)
 
@@ -163,20 +171,28 @@ def test_P9_rows_in_quarantine_are_listed_shown_and_dropped(tmp_path: Path, caps
         await client.create_topic(quarantine_topic("orders"), partitions=1)
         for n in (1, 2, 3):
             await put_aside(w, n)
+        counts = (await millrace.json("changefeed", "get", "orders"))["quarantined_count"], (
+            await millrace.json("changefeed", "list"))["items"][0]["quarantined_count"]
+        assert counts == (3, 3)
+        assert "rows in quarantine 3" in " ".join((await millrace("changefeed", "get", "orders")).split())
         listed = (await millrace.json("quarantine", "list", "orders"))["items"]
         assert [(r["table"], r["key"], r["reason"]) for r in listed] == [
             ("public.orders", f'{{"id":{n}}}', f"too_large: {n} bytes") for n in (1, 2, 3)]
         assert (await millrace.json("quarantine", "list", "orders", "--table", "public.items"))["total"] == 0
+        assert "has no table 'nope'" in await millrace("quarantine", "list", "orders", "--table", "nope", code=3)
+        await millrace("quarantine", "drop", "orders", "all", code=2)
         shown = await millrace.json("quarantine", "show", "orders", listed[1]["row"])
         assert shown["change"] == {
             "op": "insert", "unchanged": [], "after": {"id": "2", "note": "too long", "total": "7"}}
         assert "too long" in await millrace("quarantine", "show", "orders", listed[1]["row"])
         assert "2 rows" in await millrace("quarantine", "drop", "orders", listed[0]["row"], listed[2]["row"])
         assert [r["row"] for r in (await millrace.json("quarantine", "list", "orders"))["items"]] == [listed[1]["row"]]
+        assert (await millrace.json("changefeed", "get", "orders"))["quarantined_count"] == 1
         for gone in (listed[0]["row"], "12345", "x"):
             await millrace("quarantine", "show", "orders", gone, code=3)
             await millrace("quarantine", "drop", "orders", listed[1]["row"], gone, code=3)
-        assert "1 rows in quarantine" in await millrace("changefeed", "remove", "orders", code=4)
+        said = await millrace("changefeed", "remove", "orders", code=4)
+        assert "1 rows in quarantine; settle them, or remove it with --drop-quarantine" in said
         assert "1 rows" in await millrace("quarantine", "drop", "orders", "--all")
         assert "removed" in await millrace("changefeed", "remove", "orders", "--wait")
         assert quarantine_topic("orders") not in await client.topics("__millrace.")

@@ -88,6 +88,37 @@ def test_json_is_the_body_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     assert "hw: '12345678901234567890'" in capsys.readouterr().out
 
 
+def test_A2_what_a_name_holds_breaks_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    show({}, "table", table_of(("table", "n"), [('public."a\nb\x1b[2J"', 1), ("[red]x[/red]", None)]))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [["table", "n"], ['public."a\\nb\\x1b[2J"', "1"], ["[red]x[/red]", "-"]]
+
+
+def test_A2_a_group_is_shown_with_how_far_it_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def partition(n: int, hw: str | None) -> dict[str, object]:
+        return {"partition": n, "leader": 1, "replicas": [{"broker": 0, "hw": "3"}, {"broker": 1, "hw": hw}]}
+
+    answers = {
+        "/api/v2/groups/g": {"group": "g", "state": "Stable", "coordinator": 2, "members": [
+            {"client_id": "c", "host": "h", "instance_id": None, "member_id": "m"}], "offsets": [
+            {"topic": topic, "partition": n, "offset": "7"} for topic, n in (("t", 0), ("t", 1), ("gone", 0))]},
+        "/api/v2/topics/t": {"partitions": [partition(0, "12"), partition(1, None)]}}
+
+    def ask(self: Api, method: str, path: str) -> object:
+        if path not in answers:
+            raise CommandFailed("no such topic", exits.NOT_FOUND)
+        return answers[path]
+
+    monkeypatch.setattr(Api, "ask", ask)
+    monkeypatch.setattr(Api, "of", classmethod(lambda cls, where: cls([], where=where)))
+    assert run(["group", "describe", "g", "--dir", str(tmp_path)]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert shown == [["client", "host", "member"], ["c", "h", "m"], ["topic", "partition", "offset", "end", "lag"],
+                     ["t", "0", "7", "12", "5"], ["t", "1", "7", "-", "-"], ["gone", "0", "7", "-", "-"]]
+
+
 def test_a_directory_without_a_cluster(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="start one with: millrace up") as caught:
         Layout(str(tmp_path)).read_state()

@@ -24,7 +24,8 @@ def state(name: str, *, why: str = "", percent: float | None = None) -> dict[str
         {"rows": "1000000", "percent": percent, "why": "", "table": "public.a",
          "state": "done" if percent == 100 else "running"}]
     return {"name": "shop", "url": "postgresql://h/db", "state": name, "why": why, "next_step": "ask the doctor",
-            "tables": [{}], "copies": copies}
+            "tables": [{}], "copies": copies,
+            "warnings": [{"about": "url", "text": "set it"}] if name == "unset" else []}
 
 
 @contextmanager
@@ -78,6 +79,16 @@ def test_A2_wait_tells_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixtu
         "created shop: postgresql://h/db", "shop: starting: connects",
         "shop: copying 1 of 1 tables, 0 %, 1.0 million rows", "shop: copying 1 of 1 tables, 40 %, 1.0 million rows",
         "shop is streaming 1 tables"]
+
+
+def test_A2_what_is_made_with_a_warning_says_so_and_json_is_the_body(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capture(tmp_path, lambda method, n: (201, state("unset"))) as dir_:
+        assert run([*CREATE[:-1], "--dir", dir_]) == 0
+        assert capsys.readouterr().out.splitlines() == ["created shop: postgresql://h/db", "warning: url: set it"]
+        assert run([*CREATE[:-1], "--dir", dir_, "-o", "json"]) == 0
+        assert json.loads(capsys.readouterr().out) == state("unset")
 
 
 @pytest.mark.parametrize(("stuck", "code"), [("failed", 1), ("retrying", 7)])

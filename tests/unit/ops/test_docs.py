@@ -12,6 +12,7 @@ import pytest
 
 from millrace.api.app import ROUTES
 from millrace.api.capture_app import CAPTURE_ROUTES
+from millrace.api.problems import HTTP_CODES
 from millrace.api.sources import SourceRequest
 from millrace.api.topics import TopicRequest
 
@@ -32,6 +33,17 @@ def make_docs() -> ModuleType:
 @pytest.mark.parametrize("page", PAGES)
 def test_made_pages_are_current(make_docs: ModuleType, page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == make_docs.PAGES[page](), "run: make docs"
+
+
+def test_what_a_route_does_is_told_to_the_end_of_the_sentence() -> None:
+    rows = re.findall(r"^\| [A-Z]+ \| `[^`]+` \| (.*) \|$", (ROOT / "docs" / "reference.md").read_text(), re.M)
+    assert len(rows) > 20
+    assert [row for row in rows if row and row[-1] not in ".]"] == []
+
+
+def test_A1_codes_that_routes_answer_by_themselves_are_documented() -> None:
+    page = (ROOT / "docs" / "reference.md").read_text()
+    assert all(f"| `{code}` | {status} |" in page for status, code in HTTP_CODES.items())
 
 
 def test_every_link_between_pages_leads_somewhere() -> None:

@@ -98,6 +98,12 @@ def test_A8_passwords_inside_urls_and_connection_strings_are_masked_and_noticed(
     assert not has_clear_password(shown.replace(MASK, "${env:SECRET}"))
 
 
+def test_A8_of_a_spark_address_its_place_is_shown_and_no_session() -> None:
+    said = "no Spark Connect server answers at sc://127.0.0.1:15002/;user_id=millrace;session_id=7b0f-4a51: refused"
+    assert mask(said) == "no Spark Connect server answers at sc://127.0.0.1:15002/: refused"
+    assert mask("sc://h:1; wait") == "sc://h:1; wait"
+
+
 @pytest.mark.parametrize("text", [
     "postgresql://u@h:5432/db", "postgresql:///db?host=/run/pg", "host=h dbname=d", "${env:URL}", "${file:/run/url}",
     "postgresql://u:${env:P}@h/db", "host=h password=${file:/run/p} dbname=d",

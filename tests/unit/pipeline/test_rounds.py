@@ -155,7 +155,7 @@ def test_P4_P2_a_row_that_breaks_an_expression_loses_its_own_tables_round_only(m
     assert isinstance(ending, Returned), "nobody has died"
     assert {one.dispatcher.span: (one.result.outcome, one.result.error) for one in ending.results} == {
         4: ("done", ""), **dict.fromkeys((5, 6), (
-            "unknown", "table_refused: an expression breaks with a row: Division by zero."))}
+            "unknown", "expression_broke: an expression breaks with a row: Division by zero."))}
     assert sorted(set(spark.tags)) == ["millrace-f-3", "millrace-f-3-0"], "a job for the table, one for all others"
 
 

@@ -5,7 +5,7 @@ import pytest
 from millrace.errors import InvalidSinkUri
 from millrace.sink.kafka.routing import Routing
 from millrace.sink.kafka.topics import TopicTemplate
-from millrace.sink.uri import KafkaSink, parse_sink, refuse_too_few
+from millrace.sink.uri import KEYS, KafkaSink, parse_sink, refuse_too_few
 from millrace.wire.batches_out import Codec
 
 
@@ -23,6 +23,16 @@ def test_K1_every_key_is_read() -> None:
         tombstones=True, ddl=False, watermarks=True, decimals="number", compression=Codec.ZSTD, partitions=12,
         replication=3, message_bytes=4096)
     assert parse_sink("kafka:?schema=true").schema
+
+
+def test_K1_every_key_is_documented_with_the_default_that_it_has() -> None:
+    """The reference is made of KEYS."""
+    assert set(KEYS) == set(KafkaSink.__struct_fields__)
+    told = {name: key.default for name, key in KEYS.items()}
+    assert told.pop("tombstones") == "true with debezium-json, else false"
+    assert told.pop("replication") == "the cluster's"
+    assert parse_sink("kafka:?" + "&".join(f"{name}={value}" for name, value in told.items())) == parse_sink("kafka:")
+    assert all(key.value and key.meaning for key in KEYS.values())
 
 
 @pytest.mark.parametrize(("uri", "marked", "remedy"), [

@@ -20,7 +20,7 @@ from millrace import limits
 from millrace.changefeed.dispatching.hosted import Hosted
 from millrace.changefeed.dispatching.plans import Planned, Sent
 from millrace.changefeed.dispatching.sink_breaker import SinkBreaker
-from millrace.core.delivery.failures import feed_error, of_text
+from millrace.core.delivery.failures import feed_error, of_text, searching
 from millrace.core.delivery.losses import Losses
 from millrace.core.delivery.rounds import Job, Rounds
 from millrace.core.delivery.standing import Over, round_over
@@ -54,6 +54,7 @@ class FeedJobs:
         self._feed, self._jobs, self._ports, self._decider, self._wake = feed, jobs, ports, decider, wake
         self._losses = Losses()
         self._troubled: dict[SpanId, FeedError | None] = {}     # whose last round went wrong; None: its job was lost
+        self._searching: dict[SpanId, FeedError] = {}           # what was said of a search last
         self._waking: asyncio.TimerHandle | None = None
         self.under_way = 0
 
@@ -69,6 +70,7 @@ class FeedJobs:
 
     def left(self, span: SpanId) -> None:
         """It comes back if something was wrong: then the search for the culprit goes on."""
+        self._searching.pop(span, None)
         if span not in self._troubled and span not in self._decider.busy:
             self._decider.forget(span)
 
@@ -85,6 +87,7 @@ class FeedJobs:
             by_host.setdefault(one.dispatcher, []).append(one)
         excused = self._breaker.heard(by_host, planned.sent, told=isinstance(ending, Returned))
         for dispatcher, ones in by_host.items():
+            self._note_search(ones, planned.sent)
             if dispatcher.span in excused:
                 self._troubled.pop(dispatcher.span, None)
             elif not all(one.untried for one in ones):
@@ -125,6 +128,14 @@ class FeedJobs:
         return msgspec.structs.replace(plan, works=tuple(kept))
 
     # -- what came back ------------------------------------------------------------------------------------------------
+    def _note_search(self, ones: list[WorkResult], sent: dict[int, Sent]) -> None:
+        hosted = sent[ones[0].result.round].hosted
+        before = self._searching.pop(hosted.dispatcher.span, None)
+        said = next((one.searching for one in ones if one.searching), "")
+        if said:
+            now_ms = int(self._ports.clock.wall() * 1000)
+            self._searching[hosted.dispatcher.span] = searching(said, hosted.whose, now_ms, before)
+
     def _remember(self, ones: list[WorkResult], sent: dict[int, Sent], *, told: bool) -> None:
         """`told`: by the work itself, not by the loss of its job."""
         hosted = sent[ones[0].result.round].hosted
@@ -154,7 +165,8 @@ class FeedJobs:
                 self._decider.lost(job.number)
             return
         died = {one.dispatcher.span for one in ending.results if one.unclaimed}
-        failed = {one.dispatcher.span for one in ending.results if sent[one.result.round].failed(one)}
+        failed = {one.dispatcher.span for one in ending.results
+                  if one.searching or sent[one.result.round].failed(one)}     # a search holds up nobody else
         read_bytes = sum(one.read_bytes for one in ending.results)
         now = asyncio.get_running_loop().time()
         self._decider.returned(
@@ -193,8 +205,9 @@ class FeedJobs:
                 hosted.doubted, hosted.erring, hosted.in_round = True, True, False
                 hosted.rounds.ended(hosted.dispatcher, error=self._troubled.get(hosted.dispatcher.span))
             case Over.COMMITTED:
-                hosted.erring = hosted.in_round = False
-                hosted.rounds.ended(hosted.dispatcher)
+                error = self._searching.get(hosted.dispatcher.span)
+                hosted.erring, hosted.in_round = error is not None, False
+                hosted.rounds.ended(hosted.dispatcher, error=error)
 
     async def _store(self, hosted: Hosted, ones: list[WorkResult], sent: dict[int, Sent]) -> None:
         present = hosted.rounds.is_present(hosted.dispatcher)

@@ -14,10 +14,11 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple
 
 from millrace.core.delivery.standing import CODES, Stands
-from millrace.core.feeds.states import classify
+from millrace.core.feeds.states import SEARCHING, classify
 from millrace.errors import (
     DeliveryError,
     DeliveryTransient,
+    ExpressionBroke,
     LogReleased,
     MillraceError,
     OffsetOutOfRange,
@@ -103,7 +104,7 @@ def of_text(text: str) -> DeliveryError:
 # -- what is done about it ---------------------------------------------------------------------------------------------
 def error_class(error: DeliveryError) -> ErrorClass:
     """What the changefeed does about it [C8]. A row that the quarantine took is no error any more."""
-    if isinstance(error, DeliveryTransient):
+    if isinstance(error, DeliveryTransient | ExpressionBroke):
         return "restart"
     return "isolate" if isinstance(error, RowRefused | TableRefused) else "fail"
 
@@ -114,6 +115,13 @@ def feed_error(error: DeliveryError, whose: Whose, now_ms: int, before: FeedErro
     if before is None or before.code != made.code:
         return made
     return _made(made.code, made.kind, made.message, whose, now_ms, first_ms=before.first_ms, count=before.count + 1)
+
+
+def searching(said: str, whose: Whose, now_ms: int, before: FeedError | None = None) -> FeedError:
+    """Rows that break an expression are looked for: nothing of the table goes on meanwhile, and it comes to an end.
+    `before`: what was said of the same search."""
+    first_ms, count = (before.first_ms, before.count + 1) if before is not None else (0, 1)
+    return _made(SEARCHING, "retry", said, whose, now_ms, first_ms=first_ms, count=count)
 
 
 def lasting(stands: Stands, whose: Whose, now_ms: int) -> FeedError:

@@ -34,7 +34,7 @@ def turn(what: str, age_s: float) -> tuple[int, float]:
 
 def feed_blockers(maintainer: Maintainer) -> list[Blocker]:
     return [*_beginning(maintainer), *_spans(maintainer), *_needs(maintainer), *_changes(maintainer),
-            *_positions(maintainer), *_pauses(maintainer)]
+            *_positions(maintainer), *_searches(maintainer), *_pauses(maintainer)]
 
 
 def _beginning(m: Maintainer) -> list[Blocker]:
@@ -103,6 +103,19 @@ def _positions(m: Maintainer) -> list[Blocker]:
     reason = f"partition {holder.table.oid}/{holder.partition} {why}"
     since = m.waiting.since(max(lsn, m.state.checkpoint))    # what it stood at while it was idle is no wait
     return [Blocker(CHECKPOINT, owner, reason, max(m.done_at, since or 0.0))]
+
+
+def _searches(m: Maintainer) -> list[Blocker]:
+    out = []
+    for error in m.health.searches:
+        assert error.span is not None
+        assert error.table is not None
+        span = m.state.spans.get(error.span)
+        place = span.place if span is not None else None
+        owner = f"capture {place.capture}" if place is not None else f"maintainer of {m.feed}"
+        since = m.sight.now - (error.last_ms - error.first_ms) / 1000
+        out.append(Blocker(f"table {error.table.oid}", owner, error.message, since))
+    return out
 
 
 def _pauses(m: Maintainer) -> list[Blocker]:

@@ -18,6 +18,7 @@ from millrace import limits
 from millrace.core.feeds.captures import NO_FLAWS
 from millrace.core.feeds.choice import Rules
 from millrace.core.feeds.drafts import read_settings
+from millrace.core.marked import marked
 from millrace.errors import ChangefeedExists, InvalidRequest, Refused, UnknownChangefeed
 from millrace.model.changefeeds import (
     ChangefeedChanged,
@@ -222,5 +223,6 @@ def check_spec(spec: ChangefeedSpec) -> None:
         read_settings(f"settings[{i}]", settings)
     scheme = urlsplit(spec.sink).scheme
     if scheme not in _SINKS:
-        kinds = " or ".join(f"{name}:" for name in _SINKS)
-        raise InvalidRequest(f"sink: begins with {scheme!r}, not with {kinds}")      # the rest may hold a password
+        shown = f"{scheme}:…" if scheme else "…"             # the rest may hold a password
+        why = f"{scheme!r} is no sink; there is kafka:?format=…" if scheme else "begin with kafka:, as kafka:?format=…"
+        raise InvalidRequest(marked("sink", shown, 0, why, length=len(scheme)))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from millrace.core.feeds.captures import NO_FLAWS
 from millrace.core.feeds.effects import FeedEffect, Send, TakeOver
-from millrace.core.feeds.states import retry_wait
+from millrace.core.feeds.states import SEARCHING, retry_wait
 from millrace.model.changefeeds import FeedError
 from millrace.model.feed_messages import (
     DispatcherRefused,
@@ -181,7 +181,8 @@ class Manager:
     def round_ended(
         self, now: float, dispatcher: Dispatcher, *, error: FeedError | None = None, jitter: float = 1.0
     ) -> None:
-        """Committed, or failed with this error: then it waits, longer each time; `jitter` 0 to 1 spreads them."""
+        """Committed, or failed with this error: then it waits, longer each time; `jitter` 0 to 1 spreads them. A search
+        goes on at once."""
         held = self.held.get(dispatcher.span)
         if held is None or held.epoch != dispatcher.epoch:
             return
@@ -189,7 +190,7 @@ class Manager:
         if held.state == "stopping":
             self._drop(dispatcher.span)
             return
-        if error is not None:
+        if error is not None and error.code != SEARCHING:
             held.failures += 1
             wait = retry_wait(held.failures)
             held.retry_at = now + wait.least_s + (wait.most_s - wait.least_s) * jitter

@@ -23,6 +23,7 @@ from millrace.model.feed_messages import DispatcherReport, Outage
 from millrace.model.spans import CaptureId, SpanId, TableId
 
 LOG_GONE = "log_released"               # of an error: what a position needs was not in the log
+SEARCHING = "expression_search"         # ... rows that break an expression are looked for
 UNPROVED = "cannot_prove"               # ... what a take-over scans was not in the target
 
 # By code of the error; what is not named here may be over by itself.
@@ -69,8 +70,10 @@ class Health:
         if report.error is None:
             self._standing.pop(report.id, None)
             return
+        before = self._standing.get(report.id)
         self._standing[report.id] = report.error
-        self._remember(report.error)
+        goes_on = before is not None and before.code == report.error.code == SEARCHING
+        self._remember(report.error, again=not goes_on)
 
     def outage(self, capture: CaptureId, told: Outage | None, now: float) -> None:
         """One trouble however many dispatchers it stops, and however often it is told [V12]."""
@@ -92,11 +95,12 @@ class Health:
         for span in spans:
             self._standing.pop(span, None)
 
-    def _remember(self, error: FeedError) -> None:
+    def _remember(self, error: FeedError, *, again: bool = True) -> None:
+        """`again`: it is not the same one, told once more."""
         key = (error.code, error.table)
         known = self.history.pop(key, None)
         if known is not None:
-            error = msgspec.structs.replace(error, first_ms=known.first_ms, count=known.count + 1)
+            error = msgspec.structs.replace(error, first_ms=known.first_ms, count=known.count + again)
         self.history[key] = error
         if len(self.history) > limits.FEED_ERRORS_MAX:
             del self.history[next(iter(self.history))]
@@ -124,6 +128,11 @@ class Health:
         """Their take-overs cannot scan what they must [K3]."""
         return frozenset(error.table for error in self._standing.values()
                          if error.code == UNPROVED and error.table is not None)
+
+    @property
+    def searches(self) -> list[FeedError]:
+        """For rows that break an expression: how far each of them is."""
+        return [error for error in self._standing.values() if error.code == SEARCHING]
 
     def fatal(self) -> FeedError | None:
         return next((error for error in self._standing.values() if error.kind == "fail"), None)

@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millrace.core.feeds.choice import ChosenTables
 from millrace.core.feeds.feeds import check_spec
+from millrace.core.marked import marked
+from millrace.errors import InvalidRequest
 from millrace.model.changefeeds import ChangefeedSpec
 from millrace.model.table_plans import TablePlan
 from millrace.model.tables import Oid, TableSchema
+from millrace.ops.secrets import mask
 from millrace.pipeline.shape.analysis import plan_of
+from millrace.sink.kafka.routing import parse_routing, refuse_unless_routable
 from millrace.sink.routes import Route, Routed, check_sink, routes
 from millrace.sink.uri import KafkaSink
 
@@ -48,5 +52,23 @@ def check_changefeed(
         settings, where = chosen.settings_of(taken), f"settings[{taken.entry}]"
         plans[oid] = plan_of(spark, where, settings, taken.table)
         routed.append(Routed(plans[oid].shown, settings, where))
+        _refuse_unless_routable(spec, sink, routed[-1])
     idle = chosen.rules.idle((table.schema, table.name) for table in known)
     return Checked(sink, plans, routes(spec.source, sink, routed), idle)
+
+
+def _refuse_unless_routable(spec: ChangefeedSpec, sink: KafkaSink, routed: Routed) -> None:
+    """With the column marked where it stands: in the settings, or in the sink."""
+    table, settings, where = routed
+    by = settings.partition_by
+    routing = parse_routing(by) if by else sink.partition
+    try:
+        refuse_unless_routable(routing, table)
+    except InvalidRequest as error:
+        keys = {table.columns[i].name for i in table.keys}
+        column = next(name for name in routing.columns if name not in keys)
+        field, text = (f"{where}.partition_by", by) if by else ("sink", mask(spec.sink))
+        at = text.find(column, text.find("column:") + len("column:"))
+        if at < 0:                                           # written otherwise: quoted, or with %XX
+            raise
+        raise InvalidRequest(marked(field, text, at, str(error), length=len(column))) from None

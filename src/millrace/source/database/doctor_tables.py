@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from millrace.core.sources.registry import publication_name, slot_name
@@ -41,7 +42,7 @@ def _key(table: Table, *, chosen: bool) -> list[Finding]:
     if table.version.identity == IDENTITY_FULL and not table.version.keys and could_be and not chosen:
         rule = quote_rule(table.schema, table.name)
         return [say("info", "no_key", f"{table.full_name} has no key; its identity is FULL, so it can be carried "
-                    f"whole: give {rule} to carry_whole")]
+                    f"whole: create the source with --carry-whole {shlex.quote(rule)}")]
     why = unfit(table, carry_whole=chosen)
     if why is None:
         return []

@@ -174,7 +174,7 @@ def test_C1_records_of_sources_are_not_ours() -> None:
 
 @pytest.mark.parametrize(("change", "says"), [
     ({"id": "No!"}, "changefeed id 'No!'"), ({"id": ""}, "changefeed id"), ({"source": ""}, "names no source"),
-    ({"tables": ()}, "at least one table rule"), ({"sink": "ftp://x"}, "'ftp', not with kafka: or file:"),
+    ({"tables": ()}, "at least one table rule"), ({"sink": "ftp://x"}, "'ftp' is no sink; there is kafka:"),
     ({"settings": (TableSettings(tables="!a.b"),)}, r"settings\[0\].tables: name the tables"),
     ({"settings": (TableSettings(tables="a.b"),) * 1001}, "settings: 1001 entries"),
     ({"tables": ("a.b",) * 1001}, "tables: 1001 rules"),

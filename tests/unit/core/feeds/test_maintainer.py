@@ -24,7 +24,7 @@ from millrace.core.feeds.effects import (
 from millrace.core.feeds.maintainer import Maintainer
 from millrace.core.feeds.manager import Manager
 from millrace.core.feeds.office import FeedState
-from millrace.core.feeds.states import Health
+from millrace.core.feeds.states import SEARCHING, Health
 from millrace.errors import InvalidRequest
 from millrace.model.changefeeds import (
     LEFT,
@@ -460,6 +460,28 @@ def test_C8_one_bad_table_is_isolated_and_rejoins_when_it_is_well(cluster: Clust
     assert cluster.records[-1] == TableTrouble(U, None)
     assert cluster.m.health.state == "normal"
     assert dispatcher == Dispatcher(1, epoch)
+
+
+def test_C9_a_search_for_rows_that_break_an_expression_is_a_blocker_with_an_age_and_isolates_nobody(
+    cluster: Cluster
+) -> None:
+    place = cluster.m.state.spans[1].place
+    assert place is not None
+    manager, dispatcher = cluster.managers[place.capture], Dispatcher(1, place.epoch)
+    said = FeedError(code=SEARCHING, kind="retry", message="5 of 9 rows are not known yet", table=U, span=1,
+                     first_ms=10_000, last_ms=17_000)
+    manager.begin_round([1])
+    manager.round_ended(cluster.now, dispatcher, error=said)
+    cluster.settle(2)
+    [shown] = [one for one in cluster.m.blockers() if one.reason == said.message]
+    assert (shown.what, shown.owner) == (f"table {U.oid}", f"capture {place.capture}")
+    assert shown.since == cluster.m.sight.now - 7.0
+    assert (cluster.m.health.state, cluster.m.health.to_isolate()) == ("warning", set())
+    manager.begin_round([1])
+    manager.round_ended(cluster.now, dispatcher)
+    cluster.settle(2)
+    assert not [one for one in cluster.m.blockers() if one.reason == said.message]
+    assert cluster.m.health.state == "normal"
 
 
 def test_C8_an_error_that_only_a_person_can_mend_fails_the_changefeed(cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from millrace.core.feeds.effects import FeedEffect, Send, TakeOver
 from millrace.core.feeds.manager import Manager
+from millrace.core.feeds.states import SEARCHING
 from millrace.model.changefeeds import FeedError
 from millrace.model.feed_messages import (
     DispatcherRefused,
@@ -176,6 +177,17 @@ def test_C8_an_error_waits_longer_each_time_and_success_begins_anew() -> None:
     m.round_ended(103.0, dispatcher)
     assert m.free(103.0) == [7]
     assert ask(m).changed == (DispatcherReport(7, 10, "working"),)
+
+
+def test_C8_a_search_for_rows_is_told_and_goes_on_at_once() -> None:
+    m = manager()
+    working(m)
+    for n in range(5):
+        (dispatcher,) = m.begin_round([7])
+        said = FeedError(code=SEARCHING, kind="retry", message=f"{9 - n} left")
+        m.round_ended(1.0 + n, dispatcher, error=said)
+        assert m.free(1.0 + n), "it works: there is nothing to wait for"
+        assert ask(m).changed[0].error == said
 
 
 def test_C1_an_answer_holds_what_changed_since_the_maintainer_last_saw() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from millrace import limits
-from millrace.core.feeds.states import Health, classify, retry_wait
+from millrace.core.feeds.states import SEARCHING, Health, classify, retry_wait
 from millrace.model.changefeeds import ErrorClass, FeedError
 from millrace.model.feed_messages import DispatcherReport
 from millrace.model.spans import TableId
@@ -32,6 +32,24 @@ def test_C8_an_error_stands_until_its_dispatcher_is_reported_without() -> None:
     assert health.state == "warning"
     health.reported(report(1, None))
     assert health.state == "normal"
+
+
+def test_C8_a_search_is_one_trouble_however_often_it_says_how_far_it_is() -> None:
+    health = Health()
+
+    def say(left: int, first_ms: int) -> None:
+        error = FeedError(code=SEARCHING, kind="retry", message=f"{left} left", table=T, span=3,
+                          first_ms=first_ms, last_ms=first_ms + 9 - left)
+        health.reported(DispatcherReport(3, 1, "working", error))
+
+    for left in (9, 5, 2):
+        say(left, 1_000)
+    assert [(one.message, one.count) for one in health.history.values()] == [("2 left", 1)]
+    assert [one.message for one in health.searches] == ["2 left"]
+    health.reported(DispatcherReport(3, 1, "working"))
+    assert health.searches == []
+    say(7, 2_000)
+    assert [(one.message, one.count) for one in health.history.values()] == [("7 left", 2)]
 
 
 def test_C8_one_bad_table_is_isolated_and_one_fatal_error_fails_it_all() -> None:
