@@ -71,6 +71,7 @@ class ChunkProgress(msgspec.Struct, frozen=True, tag="progress"):
     rows: int
     bytes: int
     note: str = ""
+    host: str = ""               # where it runs, as its runner calls that
 
 
 # Why an attempt failed, where somebody acts on it.
