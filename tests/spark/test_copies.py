@@ -1,12 +1,13 @@
 """Copies by tasks of Spark, with a real database and a real log: exact whatever dies, and never without a place to run
 [S4, P5, P8].
 
-One Connect server of this module's own; one test kills it. It writes an event log, in which no secret may stand."""
+The session's server writes an event log, in which no secret may stand."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import signal
 import time
@@ -16,18 +17,25 @@ from typing import Any
 
 import msgspec
 import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from millrace.changefeed.copying.runner import Room, SparkRunner
+from millrace.changefeed.copying.task import IDENTITY, Trial, encode_trial, trial
 from millrace.core.sources import copy_hosts
+from millrace.core.sources.registry import words_topic
+from millrace.log.client import PlainClient
 from millrace.ops.real import BootClock
 from millrace.pipeline.errands import ErrandFailed, Errands
 from millrace.pipeline.session import Place, Session
 from millrace.source.copying.copier import Copier
 from millrace.source.server.embedded import PostgresServer
-from support_cluster import Cluster, wait_for
+from millrace.wire.changes import decode_rows
+from support_cluster import Cluster, free_ports, wait_for
 from support_copies import Source, bounded, until
 from support_postgres import ask, database, run, server_of
+from support_source_log import header_of
 from support_spark import SparkServer, alive, children_of, killed_at_once, warm
 
 pytestmark = pytest.mark.timeout(400)      # a JVM starts, perhaps on a busy machine
@@ -51,19 +59,6 @@ def shop(postgres: PostgresServer) -> Iterator[str]:
         yield name
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServer]:
-    directory = tmp_path_factory.mktemp("copies")
-    (directory / "events").mkdir()
-    made = SparkServer(directory / "server", conf=(
-        "spark.eventLog.enabled=true", f"spark.eventLog.dir=file://{directory}/events")).start()
-    try:
-        warm(made)
-        yield made
-    finally:
-        made.stop()
-
-
 class World:
     def __init__(self, source: Source, server: SparkServer, places: int) -> None:
         self.source = source
@@ -74,8 +69,24 @@ class World:
     def copier(self, **options: Any) -> Copier:
         return self.source.copier(runner=self.runner, **options)
 
-    def is_exact(self) -> bool:
-        return self.source.rows(self.source.counted()) == self.source.table_rows("t")
+    def is_exact(self, copy: int = 1) -> bool:
+        """Whether what counts of a copy is the table, row for row; each record is of the manifest's own attempt."""
+        url, source = self.source.url, self.source
+        schemas = {one.id: one for one in source.tables.values()}
+        batches: list[pa.RecordBatch] = []
+        with PlainClient(source.bootstrap, client_id="__millrace/test") as client:
+            for manifest in [one for one in source.counted() if one.copy == copy]:
+                for part in manifest.ranges:
+                    for page in client.read(source.copies.by_id[copy].topic, part.partition, part.start, part.end):
+                        for record in page:
+                            said = msgspec.msgpack.decode(dict(record.headers)["c"] or b"")
+                            assert said == [copy, manifest.chunk, manifest.attempt]
+                            batches.append(decode_rows(header_of(record), bytes(record.value or b""), schemas))
+        rows = pa.Table.from_batches(batches).select(["a:id", "a:n", "a:body"]).sort_by("a:id")
+        texts = pc.binary_join_element_wise(*(column.cast(pa.string()) for column in rows.columns), ",")
+        found = hashlib.md5("\n".join(texts.to_pylist()).encode(), usedforsecurity=False).hexdigest()
+        [(wanted,)] = ask(url, "SELECT md5(string_agg(id || ',' || n || ',' || body, E'\\n' ORDER BY id)) FROM t")
+        return bool(found == wanted)
 
 
 @contextlib.asynccontextmanager
@@ -119,12 +130,12 @@ async def held_in_mid_chunk(world: World) -> AsyncIterator[int]:
 
 
 def test_S4_copies_run_on_spark_exactly_and_show_no_secret(
-    server: SparkServer, log: Cluster, postgres: PostgresServer, shop: str, capfd: pytest.CaptureFixture[str],
+    spark_server: SparkServer, log: Cluster, postgres: PostgresServer, shop: str, capfd: pytest.CaptureFixture[str],
 ) -> None:
     seen: list[int] = []
 
     async def main() -> None:
-        async with world(server, log, postgres, shop, places=2) as here:
+        async with world(spark_server, log, postgres, shop, places=2) as here:
             copier = here.copier(chunk_bytes=4 << 20)
             await here.source.plan_initial(copier)
             async with here.source.running(copier):
@@ -139,23 +150,22 @@ def test_S4_copies_run_on_spark_exactly_and_show_no_secret(
                 await copier.plan_windows(here.source.tables["t"])
                 await here.source.done()
                 assert copier.status()[1].attempts_on == {"spark": len(here.source.copies.by_id[2].chunks)}
-            windows = [one for one in here.source.counted() if one.copy == 2]
-            assert here.source.rows(windows) == here.source.table_rows("t")
+            assert here.is_exact(2)
 
     bounded(main())
     assert len({rows for rows in seen if 0 < rows < ROWS}) > 2, "rows are told while chunks run"
     secret = Path(postgres.password_path).read_bytes().strip()
     assert len(secret) > 8
-    written = [path for path in server.dir.parent.rglob("*") if path.is_file()]
+    written = [path for path in spark_server.dir.parent.rglob("*") if path.is_file()]
     assert any(b"mapInArrow" in path.read_bytes() or b"MapInArrow" in path.read_bytes() for path in written), \
         "the event log shows plans"
     assert [path for path in written if secret in path.read_bytes()] == []
     assert secret.decode() not in "".join(capfd.readouterr())
 
 
-def test_P5_what_spark_would_try_again_is_not_run_again(server: SparkServer, tmp_path: Path) -> None:
+def test_P5_what_spark_would_try_again_is_not_run_again(spark_server: SparkServer, tmp_path: Path) -> None:
     async def main() -> None:
-        session = Session(Place(remote=server.remote))
+        session = Session(Place(remote=spark_server.remote))
         errands = Errands(lambda: session, "test", at_once=1)
         try:
             with pytest.raises(ErrandFailed, match="worker has ended"):
@@ -170,16 +180,16 @@ def test_P5_what_spark_would_try_again_is_not_run_again(server: SparkServer, tmp
 
 
 def test_P5_a_python_worker_killed_in_mid_chunk_doubles_nothing(
-    server: SparkServer, log: Cluster, postgres: PostgresServer, shop: str,
+    spark_server: SparkServer, log: Cluster, postgres: PostgresServer, shop: str,
 ) -> None:
     async def main() -> None:
-        async with world(server, log, postgres, shop) as here:
+        async with world(spark_server, log, postgres, shop) as here:
             copier = here.copier(chunk_bytes=LARGE)
             await here.source.plan_initial(copier)
             async with here.source.running(copier, marks=False):
                 async with held_in_mid_chunk(here):
                     await until(lambda: copier.status()[0].rows > 0, "progress of a chunk that runs")
-                    for pid in workers_of(server):
+                    for pid in workers_of(spark_server):
                         os.kill(pid, signal.SIGKILL)
                     await until(lambda: "worker has ended" in copier.status()[0].why, "the reason")
                 await here.source.done()
@@ -192,63 +202,68 @@ def test_P5_a_python_worker_killed_in_mid_chunk_doubles_nothing(
 
 
 def test_S4_a_cancelled_copy_leaves_no_task_behind(
-    server: SparkServer, log: Cluster, postgres: PostgresServer, shop: str,
+    spark_server: SparkServer, log: Cluster, postgres: PostgresServer, shop: str,
 ) -> None:
     async def main() -> None:
-        async with world(server, log, postgres, shop) as here:
+        async with world(spark_server, log, postgres, shop) as here:
             copier = here.copier(chunk_bytes=LARGE)
             await here.source.plan_initial(copier)
-            async with here.source.running(copier, marks=False), held_in_mid_chunk(here):
+            running = here.source.running(copier, marks=False)
+            await running.__aenter__()
+            async with held_in_mid_chunk(here):
                 assert copier.status()[0].attempts_on == {"spark": 1}
-                began = time.monotonic()
-            assert time.monotonic() - began < 10.0
-            name = f"millrace/{here.source.spec.name}/%"
-            until_gone = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE %s AND query LIKE 'COPY%%'"
-            await asyncio.to_thread(wait_for, lambda: not ask(here.source.url, until_gone, name), "the task's end")
+                workers, began = workers_of(spark_server), time.monotonic()
+                await running.__aexit__(None, None, None)
+                assert time.monotonic() - began < 10.0, "a cancelled copy does not wait for Spark"
+                await asyncio.to_thread(wait_for, lambda: len(alive(workers)) < len(workers), "the end of the worker")
             assert here.source.manifests() == []
 
     bounded(main())
 
 
-def test_P8_a_copy_goes_on_without_spark_and_back_to_it(
-    server: SparkServer, log: Cluster, postgres: PostgresServer, shop: str, monkeypatch: pytest.MonkeyPatch,
+def test_P8_a_copy_begins_without_spark_goes_over_to_it_and_outlives_it(
+    log: Cluster, postgres: PostgresServer, shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(copy_hosts, "COPY_SPARK_AGAIN_S", 0.5)
+    monkeypatch.setattr(copy_hosts, "COPY_SPARK_AGAIN_S", 0.2)
+    server = SparkServer(tmp_path / "server", port=free_ports(1)[0])
 
     async def main() -> None:
         async with world(server, log, postgres, shop) as here:
             copier = here.copier(chunk_bytes=LARGE)
-            await here.source.plan_initial(copier)
+
+            async def copied() -> dict[str, int]:
+                await copier.plan_windows(here.source.tables["t"])
+                await here.source.done()
+                return copier.status()[-1].attempts_on
+
             async with here.source.running(copier):
+                assert await copied() == {"process": 1}
+                server.start(wait=False)                 # by this thread: it dies with the one that started it
+                await asyncio.to_thread(server.wait)
+                await asyncio.to_thread(warm, server)
+                while await copied() == {"process": 1}:
+                    assert len(here.source.copies.by_id) < 10, "chunks do not go over to Spark"
+                last = await copier.plan_windows(here.source.tables["t"])
                 async with held_in_mid_chunk(here):
                     workers = server.workers()
                     server.kill()
-                    await until(lambda: "Spark was lost" in copier.status()[0].why, "the reason")
+                    await until(lambda: "Spark was lost" in copier.status()[-1].why, "the reason")
                     assert [pause.faults for pause in copier._books.pauses.values()] == [0]
                 await here.source.done()
-                assert copier.status()[0].attempts_on == {"spark": 1, "process": 1}
+                assert copier.status()[-1].attempts_on == {"spark": 1, "process": 1}
                 assert not alive(workers)
-                assert here.is_exact()
-                await asyncio.to_thread(server.start)
-                copies = 1
-                while "spark" not in copier.status()[-1].attempts_on:
-                    assert copies < 40, "chunks do not go back to Spark"
-                    await copier.plan_windows(here.source.tables["t"])
-                    await here.source.done()
-                    copies += 1
-            last = [one for one in here.source.counted() if one.copy == copies]
-            assert here.source.rows(last) == here.source.table_rows("t")
+            assert here.is_exact(last)
 
-    bounded(main())
-    warm(server)
+    try:
+        bounded(main())
+    finally:
+        server.stop()
 
 
 def test_P8_workers_that_do_not_reach_the_database_get_no_chunk(
     log: Cluster, postgres: PostgresServer, shop: str,
 ) -> None:
     """A trial finds out: no Spark is needed to see that."""
-    from millrace.changefeed.copying.task import Trial, encode_trial, trial
-
     wanted = Trial(source="s", url=postgres.reference_url(shop), bootstrap=tuple(log.bootstrap.split(",")), identity="")
     assert b"another server" in trial(encode_trial(wanted))
     nowhere = msgspec.structs.replace(wanted, url="postgresql://postgres:hidden@127.0.0.1:1/none")
@@ -256,9 +271,8 @@ def test_P8_workers_that_do_not_reach_the_database_get_no_chunk(
     assert b"127.0.0.1:1" in told
     assert b"hidden" not in told
     with psycopg.connect(postgres.url(shop)) as connection:
-        from millrace.changefeed.copying.task import IDENTITY
-
         row = connection.execute(IDENTITY.encode()).fetchone()
     assert row is not None
-    here = msgspec.structs.replace(wanted, identity=row[0])
-    assert b"__millrace.s.copying" in trial(encode_trial(here)), "the topic is not there"
+    with PlainClient(wanted.bootstrap, client_id="__millrace/test") as client:
+        client.create_topic(words_topic("s"), partitions=1)
+    assert trial(encode_trial(msgspec.structs.replace(wanted, identity=row[0]))) == b""

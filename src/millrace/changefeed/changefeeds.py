@@ -3,9 +3,9 @@
     links, leases ─▶ FeedCapture ─┬─▶ LogHomes ───────────────────▶ positions, marks, schema changes on the log
                                   └─▶ DataPath ─▶ SparkJobs ─▶ rounds; PassedChanges tells which barriers have passed
 
-In: what the process has. Out: changefeeds that move. Promises: a capture without changefeeds opens no Spark session and
-follows no source; `stop` returns within CHANGEFEEDS_STOP_S even if Spark answers no more: whoever takes over fences
-what was under way.
+In: what the process has. Out: changefeeds that move. Promises: a capture without changefeeds and copies opens no Spark
+session, one without changefeeds follows no source; `stop` returns within CHANGEFEEDS_STOP_S even if Spark answers no
+more: whoever takes over fences what was under way.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Errands:
 
     async def _judged(self, spark: SparkSession, error: Exception) -> Exception:
         """Whether all of Spark is gone is asked, not guessed from the error."""
-        why = first_line(error)
+        why = told_by(error)
         return ErrandFailed(why) if await self._lives(spark) else Unreachable(why)
 
     async def _lives(self, spark: SparkSession) -> bool:
@@ -158,6 +158,13 @@ class Errands:
         work = asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
         work.add_done_callback(_heard)
         return await asyncio.wait_for(asyncio.shield(work), timeout_s)
+
+
+def told_by(error: Exception) -> str:
+    """What a worker raised, where it did; else what Spark says."""
+    _, found, trace = str(error).rpartition("Traceback (most recent call last):")
+    raised = (line for line in trace.splitlines() if line.strip() and not line[0].isspace())
+    return next(raised, first_line(error)) if found else first_line(error)
 
 
 def _heard(work: asyncio.Future[Any]) -> None:

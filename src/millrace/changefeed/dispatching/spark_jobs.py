@@ -1,8 +1,8 @@
 """Jobs of all changefeeds of one capture on its one Spark session [P8].
 
-In: where Spark is, asked for at the first job: a capture without changefeeds opens nothing. Out: endings, and why no
-job starts now, with its age. Promise: whatever is wrong with Spark, also that nobody has named one, ends as NotStarted,
-and the next job tries again.
+In: where Spark is, asked for at the first job: a capture without changefeeds and copies opens none. Out: endings, and
+why no job starts now, with its age. Promise: whatever is wrong with Spark, also that nobody has named one, ends as
+NotStarted, and the next job tries again.
 """
 
 from __future__ import annotations
