@@ -59,6 +59,12 @@ def shop(postgres: PostgresServer) -> Iterator[str]:
         yield name
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine: where chunks run must not depend on it here."""
+    monkeypatch.setattr(copy_hosts, "COPY_TRIAL_WAIT_S", 30.0)
+
+
 class World:
     def __init__(self, source: Source, server: SparkServer, places: int) -> None:
         self.source = source
