@@ -128,7 +128,7 @@ def run(body: Callable[[World], Awaitable[None]]) -> None:
 def test_V12_a_job_whose_works_all_fail_by_the_sink_trips_it_and_nobody_is_blamed() -> None:
     world = World()
     (job,) = world.decider.start(10.0, dict.fromkeys(MANY, 1))
-    world.decider.returned(job.number, failed=MANY)
+    world.decider.returned(job.number, now=11.0, failed=MANY)
     assert world.decider.alone == set(MANY)
     assert world.heard({span: failed(span) for span in MANY}) == set(MANY), "they are excused"
     assert (world.decider.alone, world.forgiven, world.woken) == (frozenset(), [frozenset(MANY)], 1)
