@@ -26,7 +26,9 @@ from millrace.changefeed.copying.task import IDENTITY, Trial, encode_trial, tria
 from millrace.core.sources import copy_hosts
 from millrace.core.sources.registry import words_topic
 from millrace.log.client import PlainClient
+from millrace.ops import config
 from millrace.ops.real import BootClock
+from millrace.pipeline.driver import place_of
 from millrace.pipeline.errands import ErrandFailed, Errands
 from millrace.pipeline.session import Place, Session
 from millrace.source.copying.copier import Copier
@@ -36,7 +38,7 @@ from support_cluster import Cluster, free_ports, wait_for
 from support_copies import Source, bounded, until
 from support_postgres import ask, database, run, server_of
 from support_source_log import header_of
-from support_spark import SparkServer, alive, children_of, killed_at_once, warm
+from support_spark import WORKERS_PATH, SparkServer, alive, children_of, killed_at_once, warm
 
 pytestmark = pytest.mark.timeout(400)      # a JVM starts, perhaps on a busy machine
 
@@ -66,9 +68,9 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class World:
-    def __init__(self, source: Source, server: SparkServer, places: int) -> None:
+    def __init__(self, source: Source, spark: SparkServer | Place, places: int) -> None:
         self.source = source
-        self.session = Session(Place(remote=server.remote))
+        self.session = Session(spark if isinstance(spark, Place) else Place(remote=spark.remote))
         self.errands = Errands(lambda: self.session, "test", at_once=places)
         self.runner = SparkRunner(source.spec.name, self.errands, Room(places), source.client, BootClock())
 
@@ -96,12 +98,12 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(server: SparkServer, log: Cluster, postgres: PostgresServer, shop: str, *, places: int = 1,
+async def world(spark: SparkServer | Place, log: Cluster, postgres: PostgresServer, shop: str, *, places: int = 1,
                 ) -> AsyncIterator[World]:
     source = Source(postgres.url(shop), log.bootstrap.split(","))
     source.spec = msgspec.structs.replace(source.spec, url=postgres.reference_url(shop))
     async with source:
-        made = World(source, server, places)
+        made = World(source, spark, places)
         try:
             yield made
         finally:
@@ -264,6 +266,47 @@ def test_P8_a_copy_begins_without_spark_goes_over_to_it_and_outlives_it(
         bounded(main())
     finally:
         server.stop()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_P6_copies_run_on_a_classic_driver_and_can_be_cancelled(
+    log: Cluster, postgres: PostgresServer, shop: str, tmp_path: Path,
+) -> None:
+    events = tmp_path / "events"
+    events.mkdir()
+    conf = [f"spark.executorEnv.PYTHONPATH={WORKERS_PATH}", "spark.eventLog.enabled=true",
+            "spark.eventLog.compress=false", f"spark.eventLog.dir=file://{events}"]
+    text = f"spark: {{master: 'local[2]', conf: {conf}}}"
+
+    async def main() -> None:
+        place = place_of(config.parse(text), str(tmp_path / "spark"))
+        async with world(place, log, postgres, shop) as here:
+            copier = here.copier(chunk_bytes=LARGE)
+            async with here.source.running(copier):
+                for _ in range(20):                      # it takes longer to start than a chunk waits for it
+                    await copier.plan_windows(here.source.tables["t"])
+                    await here.source.done()
+                    if copier.status()[-1].attempts_on == {"spark": 1}:
+                        break
+                last = max(here.source.copies.by_id)
+                assert copier.status()[-1].attempts_on == {"spark": 1}
+                assert here.is_exact(last)
+            copier = here.copier(chunk_bytes=LARGE)
+            running = here.source.running(copier)
+            await running.__aenter__()
+            await copier.plan_windows(here.source.tables["t"])
+            async with held_in_mid_chunk(here):
+                assert copier.status()[-1].attempts_on == {"spark": 1}
+                await running.__aexit__(None, None, None)
+                await asyncio.sleep(3)                   # Spark ends a worker that it has asked to end
+            assert max(manifest.copy for manifest in here.source.manifests()) == last
+
+    bounded(main(), 600)
+    secret = Path(postgres.password_path).read_bytes().strip()
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(b"MapInArrow" in path.read_bytes() for path in written)
+    assert [path for path in written if secret in path.read_bytes()] == []
 
 
 def test_P8_workers_that_do_not_reach_the_database_get_no_chunk(

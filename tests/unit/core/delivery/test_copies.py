@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from millrace.core.delivery.copies import Book, Copies, Portion
+from millrace.core.sources.windows import Windows
 from millrace.limits import COPY_NUMBER_BITS
 from millrace.model.positions import Point
 from millrace.model.progress import (
@@ -170,12 +171,16 @@ def test_S4_P5_an_attempt_that_runs_twice_lands_once_and_its_marks_embrace_the_s
         for order in interleavings(*ends):
             steps, snapshots = story_of(order)
             for told in orders_in_progress(steps):
-                log = Log()
-                log.tell(started(kind="watermark", chunks=1))
-                for name, one, lsn in told:
-                    log.tell(manifest(0, 1, RUN_RANGES[one], kind="watermark") if name == "manifest" else
-                             (LowMark if name == "low" else HighMark)(1, 3, 0, 1, lsn))
+                log, windows = Log(), Windows()
+                records: list[ProgressRecord] = [started(kind="watermark", chunks=1), *(
+                    manifest(0, 1, RUN_RANGES[one], kind="watermark") if name == "manifest" else
+                    (LowMark if name == "low" else HighMark)(1, 3, 0, 1, lsn) for name, one, lsn in told)]
+                for record in records:
+                    log.tell(record)
+                    windows.replay(record)
                 portions = log.book().portions(0, START)
+                assert [(one.low, one.high, one.manifest.ranges[0].start) for one in windows.ready(1, 99)] == [
+                    (one.low, one.high, one.ranges[0][0]) for one in portions], "all readers of the log see the same"
                 assert len(portions) == (1 if any(name == "high" for name, _, _ in steps) else 0)
                 for portion in portions:
                     one = [((0, 3),), ((3, 6),)].index(portion.ranges)
