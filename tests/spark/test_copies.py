@@ -286,7 +286,7 @@ def test_P6_copies_run_on_a_classic_driver_and_can_be_cancelled(
             async with here.source.running(copier):
                 for _ in range(20):                      # it takes longer to start than a chunk waits for it
                     await copier.plan_windows(here.source.tables["t"])
-                    await here.source.done()
+                    await here.source.done(120)
                     if copier.status()[-1].attempts_on == {"spark": 1}:
                         break
                 last = max(here.source.copies.by_id)
