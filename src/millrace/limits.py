@@ -106,6 +106,14 @@ COPY_STOPPED_S = 120.0             # a stopped chunk is tried again so often: wh
 COPY_AWAITING_MAX = 64             # windows written whose high mark the reader has not met yet: it is far behind
 COPY_BACKOFF_MIN_S = 0.5           # between attempts, doubled each time, with jitter
 COPY_BACKOFF_MAX_S = 30.0
+COPY_SPARK_SHARE = 0.5             # of Spark's cores, but one at least: a chunk keeps its core for seconds, a window
+                                   # that waits for writers for minutes, and rounds must not wait behind them
+COPY_SPARK_START_S = 20.0          # a chunk that no worker of Spark has begun: it is run here instead
+COPY_SPARK_AGAIN_S = 15.0          # after Spark was lost, or its workers do not reach database or log: tried again
+COPY_SPARK_FRESH_S = 60.0          # without a chunk or a trial that came back, Spark is tried before it gets a chunk
+COPY_TRIAL_WAIT_S = 2.0            # a chunk waits so long for the first trial: a Spark that is there is back by then
+COPY_CANCEL_S = 3.0                # an attempt on Spark that was cancelled is waited for; then it ends by itself
+COPY_WORDS_KEPT_S = 3600.0         # what chunks on Spark say while they run: of no use once it was heard
 SNAPSHOT_HOLD_MAX_S = 6 * 3600.0   # a held snapshot keeps dead rows from being vacuumed; then windows take over
 SNAPSHOT_CHECK_S = 1.0             # how often the holder proves that its snapshot lives
 

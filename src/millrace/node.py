@@ -155,6 +155,7 @@ def capture_settings(config: Config, capture_id: int) -> CaptureSettings:
         tenure_s=capture.tenure_s,
         clock_drift_max=config.broker.clock_drift_max,
         copy_processes=capture.copy_processes or max(1, (os.cpu_count() or 1) // 2),
+        copy_on_spark=capture.copy_on_spark,
         link=f"{config.capture_host}:{config.capture_link_port}",
         changefeeds=changefeed_settings(config, capture_id),
     )

@@ -1,4 +1,5 @@
-"""One log of one broker and one Connect server for all tests that hurt neither."""
+"""One log of one broker and one Connect server for all tests that hurt neither. The server writes an event log: what
+Spark tells of its jobs may hold no secret."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ def log() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServer]:
-    server = SparkServer(tmp_path_factory.mktemp("spark") / "server").start()
+    directory = tmp_path_factory.mktemp("spark")
+    (directory / "events").mkdir()
+    server = SparkServer(directory / "server", conf=(
+        "spark.eventLog.enabled=true", "spark.eventLog.compress=false", f"spark.eventLog.dir=file://{directory}/events",
+    )).start()
     try:
         warm(server)
         yield server

@@ -231,7 +231,7 @@ def _copies(host: ReaderHost | None, status: ReaderStatus | None) -> list[dict[s
         "copy": copy.copy,
         "table": f"{tables[copy.oid].schema}.{tables[copy.oid].name}" if copy.oid in tables else str(copy.oid),
         "kind": copy.kind, "state": copy.state, "percent": round(copy.share * 100, 1), "rows": str(copy.rows),
-        "bytes": str(copy.bytes), "eta_s": copy.eta_s, "why": mask(copy.why),
+        "bytes": str(copy.bytes), "eta_s": copy.eta_s, "why": mask(copy.why), "attempts_on": copy.attempts_on,
     } for copy in status.copies]
 
 

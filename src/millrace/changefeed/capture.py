@@ -46,6 +46,7 @@ class CaptureSettings:
     tenure_s: float
     clock_drift_max: float
     copy_processes: int
+    copy_on_spark: bool
     link: str                      # host:port where links are answered, as the other captures reach it
     changefeeds: ChangefeedSettings
 
@@ -75,9 +76,9 @@ class Capture:
         me = Candidate(self.id, self.settings.address, self.ports.processes.me())
         times = CampaignTimes(tenure_s=self.settings.tenure_s, renew_s=self.settings.tenure_s / 4,
                               clock_drift_max=self.settings.clock_drift_max)
-        made = workshop(self.settings, incarnation, self.ports, self.store, self.client, me)
         self.changefeeds = Changefeeds(self.settings.changefeeds, me, incarnation, self.ports, self.store,
                                        put_out=self._put_out)
+        made = workshop(self.settings, incarnation, self.ports, self.store, self.client, me, self.changefeeds.errands)
         shell = CoordinatorShell(self.store, self.ports, times, me, made, feeds=self.changefeeds.control.serve_office)
         await self.changefeeds.start(shell)
         self.shell = shell

@@ -3,9 +3,9 @@
     links, leases ─▶ FeedCapture ─┬─▶ LogHomes ───────────────────▶ positions, marks, schema changes on the log
                                   └─▶ DataPath ─▶ SparkJobs ─▶ rounds; PassedChanges tells which barriers have passed
 
-In: what the process has. Out: changefeeds that move. Promises: a capture without changefeeds opens no Spark session and
-follows no source; `stop` returns within CHANGEFEEDS_STOP_S even if Spark answers no more: whoever takes over fences
-what was under way.
+In: what the process has. Out: changefeeds that move. Promises: a capture without changefeeds and copies opens no Spark
+session, one without changefeeds follows no source; `stop` returns within CHANGEFEEDS_STOP_S even if Spark answers no
+more: whoever takes over fences what was under way.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from millrace.changefeed.feeds.capture import FeedCapture, Office
 from millrace.changefeed.homes.homes import LogHomes
 from millrace.changefeed.office_view import OfficeView
 from millrace.changefeed.topic_owners import TopicOwners
+from millrace.core.sources.copy_hosts import chunks_on_spark_max
 from millrace.errors import ConfigError, MillraceError
 from millrace.log.client import LogClient
 from millrace.ops.ports import Ports
 from millrace.ops.secrets import Secret
+from millrace.pipeline.errands import Errands
 from millrace.pipeline.session import Place
 from millrace.store.contract import Candidate, Store
 
@@ -57,6 +59,8 @@ class Changefeeds:
         owners = TopicOwners(self._office.now).taken
         self._client = LogClient(settings.bootstrap, client_id=f"capture-{me.member}-changefeeds")
         self.spark = SparkJobs(settings.spark, ports.clock, f"{me.member}-{incarnation}")
+        self.errands = Errands(lambda: self.spark.session, f"{me.member}-{incarnation}",
+                               at_once=chunks_on_spark_max(settings.spark_cores))
         self._passed = PassedChanges(
             self._client, is_barred=lambda feed, position: self.data_path.is_barred(feed, position),
             moved=lambda feed: self.data_path.wake(feed))
@@ -76,7 +80,8 @@ class Changefeeds:
 
     async def stop(self) -> None:
         """After the office was left."""
-        for end in (self.control.stop, self.data_path.close, self._passed.close, self.spark.close, self._client.close):
+        for end in (self.control.stop, self.data_path.close, self._passed.close, self.errands.close, self.spark.close,
+                    self._client.close):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limits.CHANGEFEEDS_STOP_S):
                     await end()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from millrace.changefeed.coordinator import Workshop
+from millrace.changefeed.copying.runner import Room, SparkRunner
 from millrace.changefeed.reader_host import Reader
 from millrace.changefeed.removal import Kept, is_held_up
 from millrace.core.sources.registry import office, publication_name, slot_name, topic_prefix
@@ -19,6 +20,7 @@ from millrace.errors import MillraceError, UnknownTopicOrPartition
 from millrace.log.client import LogClient
 from millrace.model.sources import ReaderPlaced, SourceSpec
 from millrace.ops.ports import Ports
+from millrace.pipeline.errands import Errands
 from millrace.source.database.connect import Database
 from millrace.source.database.setup import Setup
 from millrace.source.reading.office import SourceOffice
@@ -32,11 +34,15 @@ log = structlog.get_logger(__name__)
 
 
 def workshop(settings: CaptureSettings, incarnation: int, ports: Ports, store: Store, client: LogClient,
-             me: Candidate) -> Workshop:
+             me: Candidate, errands: Errands) -> Workshop:
+    room = Room(errands.at_once)
+
     def reader(spec: SourceSpec, placed: ReaderPlaced) -> Reader:
+        on_spark = settings.copy_on_spark and errands.has_spark
         return SourceReader(
             spec, epoch=placed.epoch, store=store, client=client, ports=ports, candidate=me,
-            bootstrap=settings.bootstrap, spool_dir=settings.spool_dir, copy_parallel=settings.copy_processes)
+            bootstrap=settings.bootstrap, spool_dir=settings.spool_dir, copy_parallel=settings.copy_processes,
+            runner=SparkRunner(spec.name, errands, room, client, ports.clock) if on_spark else None)
 
     async def remove(spec: SourceSpec, placed: ReaderPlaced, force: bool) -> list[str]:
         held = SourceOffice(store, spec.name, placed.epoch)

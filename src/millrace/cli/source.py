@@ -121,9 +121,11 @@ def get(name: str, *, dir: str = ".millrace", output: Output = "table") -> None:
         out.print(table_of(("table", "state", "why", "partitions", "rows by this reader", "topic"), [
             (t["name"], t["state"], t["why"], t["partitions"], t["rows"], t["topic"]) for t in found["tables"]]))
         if found["copies"]:
-            out.print(table_of(("copy", "table", "kind", "state", "done", "rows", "bytes", "ETA", "why"), [
+            columns = ("copy", "table", "kind", "state", "done", "rows", "bytes", "ETA", "attempts on", "why")
+            out.print(table_of(columns, [
                 (c["copy"], c["table"], c["kind"], c["state"], f"{c['percent']:.0f} %", c["rows"], c["bytes"],
-                 _seconds(c["eta_s"]), c["why"]) for c in found["copies"]]))
+                 _seconds(c["eta_s"]), ", ".join(f"{host} {count}" for host, count in c["attempts_on"].items()),
+                 c["why"]) for c in found["copies"]]))
 
 
 @app.command

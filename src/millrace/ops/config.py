@@ -168,8 +168,12 @@ class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ))] = limits.SESSION_S
     copy_processes: Annotated[int, Meta(ge=0, le=64, description=(
         "Processes that copy tables at the same time, per source. 0: one for every two cores, so that brokers, or a "
-        "server on the same machine, keep pace."
+        "server on the same machine, keep pace. With `copy_on_spark` they are tasks of Spark, as many as find a place."
     ))] = 0
+    copy_on_spark: Annotated[bool, Meta(description=(
+        "Copy tables by tasks of Spark, on at most half of `spark.cores`, where a Spark is named and its workers reach "
+        "the database. While it is not there, and with `false`: by processes on the capture's machine."
+    ))] = True
 
 
 class SparkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

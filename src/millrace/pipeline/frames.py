@@ -53,3 +53,11 @@ def points_type() -> StructType:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     return StructType([StructField("offset", BinaryType()), StructField("row", BinaryType())])
+
+
+@cache
+def answer_type() -> StructType:
+    """As pipeline.errands.ANSWERS."""
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    return StructType([StructField("answer", BinaryType())])

@@ -43,7 +43,7 @@ class Captures:
         ports = Ports(clock=BootClock(), random=RealRandom(), processes=OneProcess(self.machine), fs=RealFileSystem())
         settings = CaptureSettings(
             id=n, address=f"127.0.0.1:{self.ports[n]}", bootstrap=("127.0.0.1:1",), spool_dir=str(path / f"c{n}"),
-            session_s=6.0, tenure_s=2.0, clock_drift_max=0.01, copy_processes=1,
+            session_s=6.0, tenure_s=2.0, clock_drift_max=0.01, copy_processes=1, copy_on_spark=True,
             link=f"127.0.0.1:{self.links[n]}", changefeeds=self._changefeeds(n))
         return Capture(settings, ports, MemoryStore(self.store, ports, host=str(n)), fatal=lambda error: None)
 

@@ -37,7 +37,7 @@ class Cluster:
         """`answers_at`: what its lease says of its links, if that is not true."""
         settings = CaptureSettings(
             id=n, address="127.0.0.1:1", bootstrap=("127.0.0.1:1",), spool_dir=str(self.path / f"c{n}"),
-            session_s=SESSION_S, tenure_s=0.4, clock_drift_max=0.01, copy_processes=1,
+            session_s=SESSION_S, tenure_s=0.4, clock_drift_max=0.01, copy_processes=1, copy_on_spark=True,
             link=f"127.0.0.1:{answers_at or link_port}",
             changefeeds=ChangefeedSettings(
                 cluster_id=UUID(int=7), bootstrap=("127.0.0.1:1",), session_s=SESSION_S, link_host="127.0.0.1",

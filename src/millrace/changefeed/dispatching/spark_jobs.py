@@ -3,10 +3,10 @@
     plans, questions ─▶ Runner ─▶ endings, answers
          └─▶ SparkPresence ─▶ a look, while nothing comes back ─▶ why no job starts or ends now, since when
 
-In: where Spark is, asked for at the first job: a capture without changefeeds opens nothing. Out: endings, answers, and
-why Spark is absent, with its age. Promise: whatever is wrong with Spark, also that nobody has named one, ends as
-NotStarted or Unreachable, and the next job tries again; a Spark that takes a job and answers no more is told as absent
-while the job goes on.
+In: where Spark is, asked for at the first job: a capture without changefeeds and copies opens nothing. Out: endings,
+answers, and why Spark is absent, with its age. Promise: whatever is wrong with Spark, also that nobody has named one,
+ends as NotStarted or Unreachable, and the next job tries again; a Spark that takes a job and answers no more is told as
+absent while the job goes on.
 """
 
 from __future__ import annotations

@@ -74,6 +74,11 @@ def copy_topic(source: str, copy: int) -> str:
     return f"__millrace.{source}.copy.{copy}"
 
 
+def words_topic(source: str) -> str:
+    """What chunks of its copies say while Spark runs them; nothing in it has to be kept."""
+    return f"__millrace.{source}.copying"
+
+
 def topic_prefix(source: str) -> str:
     """Every topic of a source begins with it, no topic of another source does: names hold no dot."""
     return f"__millrace.{source}."

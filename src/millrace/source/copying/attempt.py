@@ -45,7 +45,8 @@ WRITERS_POLL_S = 0.02
 
 
 class ChunkTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything an attempt needs. `url` holds references, never a password: they are resolved where the task runs."""
+    """Everything an attempt needs. `url` holds references, never a password: they are resolved where the task runs, or
+    by whoever sends it to another machine, and then at the last moment."""
 
     source: str
     url: str
@@ -71,6 +72,7 @@ class ChunkProgress(msgspec.Struct, frozen=True, tag="progress"):
     rows: int
     bytes: int
     note: str = ""
+    host: str = ""               # where it runs, as its runner calls that
 
 
 # Why an attempt failed, where somebody acts on it.

@@ -5,10 +5,12 @@ with the copier, and no harm is done. Out: what somebody who asks is shown of a 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from millrace.core.sources.copies import Attempt, ChunkId, Copy, Figures, Task
+from millrace.core.sources.copy_hosts import PROCESS
 from millrace.limits import COPY_ATTEMPTS_MAX, COPY_STOPPED_S
 from millrace.model.tables import TableSchema
 from millrace.source.copying.attempt import ChunkResult
@@ -25,6 +27,7 @@ class Run:
     rows: int = 0
     bytes: int = 0
     note: str = ""
+    host: str = PROCESS
 
 
 @dataclass(slots=True)
@@ -57,6 +60,7 @@ class Books:
     pace: dict[int, Pace] = field(default_factory=dict)
     schemas: dict[int, TableSchema] = field(default_factory=dict)      # of the copies, as last named in `progress`
     empty: dict[int, str] = field(default_factory=dict)                # copies without a row, and their snapshot
+    ran_on: dict[int, Counter[str]] = field(default_factory=dict)      # of the copies: attempts that are over, by host
 
 
 def status_of(copy: Copy, figures: Figures, books: Books, now: float) -> CopyStatus:
@@ -68,7 +72,8 @@ def status_of(copy: Copy, figures: Figures, books: Books, now: float) -> CopySta
         copy.id, copy.oid, "snapshot" if copy.needs_snapshot else copy.chunks[-1].kind,
         "done" if copy.is_done else "running" if runs else "waiting",
         figures.share, figures.rows + sum(run.rows for run in runs), figures.bytes + sum(run.bytes for run in runs),
-        0.0 if copy.is_done else eta_s, _why(copy.id, books, runs))
+        0.0 if copy.is_done else eta_s, _why(copy.id, books, runs),
+        dict(books.ran_on.get(copy.id, Counter()) + Counter(run.host for run in runs)))
 
 
 def _why(copy: int, books: Books, runs: Sequence[Run]) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
@@ -261,6 +262,7 @@ class Copier:
     async def _work(self, run: Run) -> None:
         def report(progress: ChunkProgress) -> None:
             run.rows, run.bytes, run.note = progress.rows, progress.bytes, progress.note
+            run.host = progress.host or run.host
 
         try:
             result = await self._runner.run(await self._chunk_task(run.task, run.attempt), report)
@@ -300,6 +302,7 @@ class Copier:
             chunk = ChunkId(run.task.copy, run.task.chunk)
             if self._books.running.get(chunk) is run:
                 del self._books.running[chunk]
+            self._books.ran_on.setdefault(chunk.copy, Counter())[run.host] += 1
             if result.ok:
                 await self._succeeded(chunk, run, result)
             else:
@@ -317,7 +320,7 @@ class Copier:
 
     async def _failed(self, chunk: ChunkId, run: Run, result: ChunkResult) -> None:
         log.warning("copy.attempt_failed", source=self._host.spec.name, copy=chunk.copy, chunk=chunk.chunk,
-                    attempt=run.attempt.attempt, reason=result.error)
+                    attempt=run.attempt.attempt, host=run.host, reason=result.error)
         if run.task.kind == SNAPSHOT and result.code == SNAPSHOT_GONE:
             await self._lose_snapshot(result.error)
         elif run.task.kind == SNAPSHOT and result.code == TABLE_CHANGED:

@@ -44,6 +44,7 @@ class CopyStatus:
     bytes: int
     eta_s: float | None = None
     why: str = ""                            # what holds it up
+    attempts_on: dict[str, int] = field(default_factory=dict)   # of this life, by where they run or ran: spark, process
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from millrace.core.delivery.copies import Book, Copies, Portion
+from millrace.core.sources.windows import Windows
 from millrace.limits import COPY_NUMBER_BITS
 from millrace.model.positions import Point
 from millrace.model.progress import (
@@ -138,3 +139,71 @@ def test_L21_how_far_a_copy_is_put_is_an_offset_of_its_topic_for_tools() -> None
         Point(at(2, 3), 0))}
     assert list(put.values()) == [0, 0, 5, 5, 6, 10, 10], "behind the last record; chunks land in another order"
     assert book.read_upto(1, Point(at(2, 3), 0)) == 0
+
+
+# -- one attempt, run twice ------------------------------------------------------------------------------------------
+# Spark may run a task again, and a client may send a plan twice: two runs of one attempt write marks and manifests that
+# nobody can tell apart. Marks come into `progress` in the order of the WAL, some time after they were made; a manifest
+# is put there by the run itself.
+STEPS = ("low", "snapshot", "manifest", "high")
+RUN_RANGES = (Range(0, 0, 3), Range(0, 3, 6))
+
+
+def interleavings(first: int, second: int) -> list[tuple[int, ...]]:
+    """Every order of the steps of two runs, either of which may die anywhere."""
+    if not first and not second:
+        return [()]
+    found = [(0, *rest) for rest in (interleavings(first - 1, second) if first else [])]
+    return found + [(1, *rest) for rest in (interleavings(first, second - 1) if second else [])]
+
+
+def story_of(order: tuple[int, ...]) -> tuple[list[tuple[str, int, int]], dict[int, int]]:
+    """(what became of each step: its name, run and LSN; when each run took its snapshot)"""
+    done, steps, snapshots = [0, 0], [], {}
+    for lsn, one in enumerate(order, 1):
+        name = STEPS[done[one]]
+        done[one] += 1
+        if name == "snapshot":
+            snapshots[one] = lsn
+        else:
+            steps.append((name, one, lsn))
+    return steps, snapshots
+
+
+def orders_in_progress(steps: list[tuple[str, int, int]]) -> list[list[tuple[str, int, int]]]:
+    """Marks at once, and marks as late as they may come: behind everything else."""
+    marks, manifests = ([s for s in steps if s[0] != "manifest"], [s for s in steps if s[0] == "manifest"])
+    return [steps, [*manifests, *marks]]
+
+
+def test_S4_P5_an_attempt_that_runs_twice_lands_once_and_its_marks_embrace_the_snapshot_that_counts() -> None:
+    landed = 0
+    for ends in [(a, b) for a in range(len(STEPS) + 1) for b in range(len(STEPS) + 1)]:
+        for order in interleavings(*ends):
+            steps, snapshots = story_of(order)
+            for told in orders_in_progress(steps):
+                log, windows = Log(), Windows()
+                records: list[ProgressRecord] = [started(kind="watermark", chunks=1), *(
+                    manifest(0, 1, RUN_RANGES[one], kind="watermark") if name == "manifest" else
+                    (LowMark if name == "low" else HighMark)(1, 3, 0, 1, lsn) for name, one, lsn in told)]
+                for record in records:
+                    log.tell(record)
+                    windows.replay(record)
+                portions = log.book().portions(0, START)
+                assert [(one.low, one.high, one.manifest.ranges[0].start) for one in windows.ready(1, 99)] == [
+                    (one.low, one.high, one.ranges[0][0]) for one in portions], "all readers of the log see the same"
+                assert len(portions) == (1 if any(name == "high" for name, _, _ in steps) else 0)
+                for portion in portions:
+                    one = [((0, 3),), ((3, 6),)].index(portion.ranges)
+                    assert portion.high is not None
+                    assert portion.low < snapshots[one] < portion.high, (order, told)
+                    landed += 1
+    assert landed > 200
+
+
+def test_S4_P5_of_a_snapshot_chunk_run_twice_under_one_number_the_first_manifest_counts() -> None:
+    log = Log()
+    log.tell(started(chunks=1), manifest(0, 1, Range(0, 4, 6)), manifest(0, 1, Range(0, 0, 4)))
+    (portion,) = log.book().portions(0, START)
+    assert portion.ranges == ((4, 6),)
+    assert log.book().rows == 5
