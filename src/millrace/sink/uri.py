@@ -167,7 +167,7 @@ KEYS: dict[str, Key] = {
                            "how numeric is written: as text, or as a number of any length"),
     "compression": _choice_of(("none", "lz4", "zstd"), "none", "of batches", _compression),
     "message_bytes": _number_of(1024, limits.BATCH_BYTES_CEILING, str(limits.SINK_MESSAGE_BYTES_MAX),
-                                "a larger message is not sent: its row goes to the quarantine"),
+                                "a row above it, or above its topic's own max.message.bytes, goes to the quarantine"),
 }
 ONLY: dict[str, tuple[str, ...]] = {
     "tombstones": ("debezium-json", "json"), "schema": ("debezium-json",), "decimals": ("debezium-json", "json"),
