@@ -158,6 +158,7 @@ def test_S4_copies_run_on_spark_exactly_and_show_no_secret(
                 await copier.plan_windows(here.source.tables["t"])
                 await here.source.done()
                 assert copier.status()[1].attempts_on == {"spark": len(here.source.copies.by_id[2].chunks)}
+                assert copier.status()[1].rows == ROWS
             assert here.is_exact(2)
 
     bounded(main())
