@@ -90,7 +90,7 @@ async def measure(url: str, bootstrap: tuple[str, ...], server: SparkServer | No
                 await copier.plan_windows(source.tables["orders"])
             await source.done(deadline_s=300)
             wall_s = time.monotonic() - began
-        all_s = used() - before_s
+    all_s = used() - before_s            # by now a nursery has ended and was waited for
     if errands is not None and session is not None:
         await errands.close()
         session.close()

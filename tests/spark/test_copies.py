@@ -25,6 +25,7 @@ from millrace.changefeed.copying.runner import Room, SparkRunner
 from millrace.changefeed.copying.task import IDENTITY, Trial, encode_trial, trial
 from millrace.core.sources import copy_hosts
 from millrace.core.sources.registry import words_topic
+from millrace.limits import COPY_SILENCE_S
 from millrace.log.client import PlainClient
 from millrace.ops import config
 from millrace.ops.real import BootClock
@@ -68,11 +69,12 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class World:
-    def __init__(self, source: Source, spark: SparkServer | Place, places: int) -> None:
+    def __init__(self, source: Source, spark: SparkServer | Place, places: int, silence_s: float) -> None:
         self.source = source
         self.session = Session(spark if isinstance(spark, Place) else Place(remote=spark.remote))
         self.errands = Errands(lambda: self.session, "test", at_once=places)
-        self.runner = SparkRunner(source.spec.name, self.errands, Room(places), source.client, BootClock())
+        self.runner = SparkRunner(source.spec.name, self.errands, Room(places), source.client, BootClock(),
+                                  silence_s=silence_s)
 
     def copier(self, **options: Any) -> Copier:
         return self.source.copier(runner=self.runner, **options)
@@ -99,11 +101,11 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(spark: SparkServer | Place, log: Cluster, postgres: PostgresServer, shop: str, *, places: int = 1,
-                ) -> AsyncIterator[World]:
+                silence_s: float = COPY_SILENCE_S) -> AsyncIterator[World]:
     source = Source(postgres.url(shop), log.bootstrap.split(","))
     source.spec = msgspec.structs.replace(source.spec, url=postgres.reference_url(shop))
     async with source:
-        made = World(source, spark, places)
+        made = World(source, spark, places, silence_s)
         try:
             yield made
         finally:
@@ -158,6 +160,7 @@ def test_S4_copies_run_on_spark_exactly_and_show_no_secret(
                 await copier.plan_windows(here.source.tables["t"])
                 await here.source.done()
                 assert copier.status()[1].attempts_on == {"spark": len(here.source.copies.by_id[2].chunks)}
+                assert copier.status()[1].rows == ROWS
             assert here.is_exact(2)
 
     bounded(main())
@@ -266,6 +269,30 @@ def test_P8_a_copy_begins_without_spark_goes_over_to_it_and_outlives_it(
         bounded(main())
     finally:
         server.stop()
+
+
+@pytest.mark.long
+def test_S4_a_worker_of_spark_that_says_nothing_is_given_up(
+    spark_server: SparkServer, log: Cluster, postgres: PostgresServer, shop: str,
+) -> None:
+    async def main() -> None:
+        async with world(spark_server, log, postgres, shop, silence_s=5.0) as here:
+            copier = here.copier(chunk_bytes=LARGE)
+            await here.source.plan_initial(copier)
+            async with here.source.running(copier, marks=False):
+                async with held_in_mid_chunk(here):
+                    await until(lambda: copier.status()[0].rows > 0, "progress of a chunk that runs")
+                    stopped = workers_of(spark_server)
+                    for pid in stopped:
+                        os.kill(pid, signal.SIGSTOP)
+                    await until(lambda: "said nothing" in copier.status()[0].why, "the reason", 30)
+                    for pid in alive(stopped):
+                        os.kill(pid, signal.SIGCONT)
+                await here.source.done()
+                assert copier.status()[0].attempts_on == {"spark": 1, "process": 1}
+            assert here.is_exact()
+
+    bounded(main())
 
 
 @pytest.mark.long

@@ -325,6 +325,8 @@ class Copier:
             await self._lose_snapshot(result.error)
         elif run.task.kind == SNAPSHOT and result.code == TABLE_CHANGED:
             await self._lose_snapshot(result.error, copy=chunk.copy)
+        elif run.attempt in self._highs:         # it came to its end, whoever was to say so
+            self._books.found[run.attempt] = ChunkResult(run.rows, run.bytes)
         else:
             self._pause(chunk, result)
 
@@ -344,8 +346,12 @@ class Copier:
             copy = self._copies.by_id.get(attempt.copy)
             if copy is None or copy.generation != self._generation or self._chunk_done(chunk):
                 continue
+            run = self._books.running.get(chunk)
+            if run is not None and run.attempt == attempt:
+                self._highs.append(attempt)      # its result is on the way, from Spark for a while: it has the figures
+                continue
             # A worker may have died between its high mark and its last word: the mark alone is proof.
-            known = self._books.found.pop(attempt, None) or self._said_last(chunk, attempt)
+            known = self._books.found.pop(attempt, None) or ChunkResult()
             await self._found_high_mark(attempt, known)
             self._books.awaiting.pop(chunk, None)
             self._books.pauses.pop(chunk, None)
@@ -353,10 +359,6 @@ class Copier:
     async def _found_high_mark(self, attempt: Attempt, known: ChunkResult) -> None:
         await self._host.office.decide(lambda state: state.copies.high_mark_found(
             attempt, rows=known.rows, bytes_=known.bytes))
-
-    def _said_last(self, chunk: ChunkId, attempt: Attempt) -> ChunkResult:
-        run = self._books.running.get(chunk)
-        return ChunkResult(run.rows, run.bytes) if run is not None and run.attempt == attempt else ChunkResult()
 
     def _chunk_done(self, chunk: ChunkId) -> bool:
         return self._copies.by_id[chunk.copy].chunks[chunk.chunk].is_done

@@ -385,6 +385,34 @@ def test_S5_a_high_mark_counts_although_its_worker_died_behind_it(catalogue: Non
         copier = await World().copier(host, runner, kind="watermark", chunks=1)
         await running(copier, lambda: done(host))
         assert copies(host).by_id[1].chunks[0].done_by == 1
+        assert copies(host).figures(1).rows == 5, "as it last said"
+
+    asyncio.run(main())
+
+
+def test_S5_a_high_mark_that_is_faster_than_the_result_waits_for_its_figures(catalogue: None) -> None:
+    """From Spark a result takes a while; marks come by the stream."""
+    async def main() -> None:
+        host, arrived = await World().host(), asyncio.Event()
+
+        class Late(Runner):
+            async def run(self, task: ChunkTask, report: Callable[[ChunkProgress], None]) -> ChunkResult:
+                report(ChunkProgress(1, 10, host="spark"))
+                copier.high_mark(task.copy, task.chunk, task.attempt)
+                await arrived.wait()
+                return ChunkResult(rows=3, bytes=30)
+
+        copier = await World().copier(host, Late(lambda task: None), kind="watermark", chunks=1)
+        work = asyncio.create_task(copier.run())
+        await until(lambda: copier._highs and not copier._changed.is_set())
+        assert copier.status()[0].attempts_on == {"spark": 1}
+        assert not done(host)
+        arrived.set()
+        await until(lambda: done(host))
+        assert copies(host).figures(1).rows == 3
+        assert copier.status()[0].attempts_on == {"spark": 1}
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
 
     asyncio.run(main())
 
