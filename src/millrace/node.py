@@ -156,6 +156,7 @@ def capture_settings(config: Config, capture_id: int) -> CaptureSettings:
         clock_drift_max=config.broker.clock_drift_max,
         copy_processes=capture.copy_processes or max(1, (os.cpu_count() or 1) // 2),
         copy_on_spark=capture.copy_on_spark,
+        floor_move_s=capture.floor_move_s,
         link=f"{config.capture_host}:{config.capture_link_port}",
         changefeeds=changefeed_settings(config, capture_id),
     )
@@ -174,6 +175,7 @@ def changefeed_settings(config: Config, capture_id: int) -> ChangefeedSettings:
         link_port=config.capture_link_port,
         spark=lambda: place_of(config, os.path.join(config.cluster.dir, f"capture-{capture_id}", "spark")),
         spark_cores=config.spark.cores or os.cpu_count() or 1,
+        floor_move_s=config.capture.floor_move_s,
     )
 
 

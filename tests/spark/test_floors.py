@@ -20,9 +20,10 @@ from support_postgres import database, server_of
 from support_source_world import Source, SourceWorld
 from support_spark import SparkServer
 
-pytestmark = pytest.mark.timeout(500)      # a JVM starts, floors move twice a minute
+pytestmark = pytest.mark.timeout(500)      # a JVM starts
 FEED, TARGET = "orders", "s1.public.t"
-SETTINGS = {"MILLRACE_BROKER__RETENTION_CHECK_S": "1", "MILLRACE_BROKER__FLOOR_BUDGETS": "changefeed:3000000:-1"}
+SETTINGS = {"MILLRACE_BROKER__RETENTION_CHECK_S": "1", "MILLRACE_BROKER__FLOOR_BUDGETS": "changefeed:3000000:-1",
+            "MILLRACE_CAPTURE__FLOOR_MOVE_S": "2"}
 WIDE = """
 INSERT INTO t SELECT g, (SELECT string_agg(md5((g * 1000 + n)::text), '') FROM generate_series(1, 60) n)
 FROM generate_series(%s::int, %s::int) g

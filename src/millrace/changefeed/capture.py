@@ -47,6 +47,7 @@ class CaptureSettings:
     clock_drift_max: float
     copy_processes: int
     copy_on_spark: bool
+    floor_move_s: float = limits.FLOOR_MOVE_S
     link: str                      # host:port where links are answered, as the other captures reach it
     changefeeds: ChangefeedSettings
 

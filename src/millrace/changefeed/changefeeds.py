@@ -48,6 +48,7 @@ class ChangefeedSettings:
     link_port: int
     spark: Callable[[], Place]
     spark_cores: int
+    floor_move_s: float = limits.FLOOR_MOVE_S
 
 
 class Changefeeds:
@@ -68,7 +69,8 @@ class Changefeeds:
             self._client, settings.bootstrap, self.spark, ports, cores=settings.spark_cores, describe=self._describe,
             passed=self._passed.of, look=self._passed.look, owners=owners)
         homes = LogHomes(
-            self._client, database_of=self._database_of, shape=self.spark.shape, wall=ports.clock.wall, owners=owners)
+            self._client, database_of=self._database_of, shape=self.spark.shape, wall=ports.clock.wall, owners=owners,
+            floor_move_s=settings.floor_move_s)
         self.control = FeedCapture(
             me=me, incarnation=incarnation, cluster_id=settings.cluster_id, session_s=settings.session_s, ports=ports,
             store=store, homes=homes, dispatching=self.data_path, put_out=put_out)

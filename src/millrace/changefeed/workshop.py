@@ -42,6 +42,7 @@ def workshop(settings: CaptureSettings, incarnation: int, ports: Ports, store: S
         return SourceReader(
             spec, epoch=placed.epoch, store=store, client=client, ports=ports, candidate=me,
             bootstrap=settings.bootstrap, spool_dir=settings.spool_dir, copy_parallel=settings.copy_processes,
+            floor_move_s=settings.floor_move_s,
             runner=SparkRunner(spec.name, errands, room, client, ports.clock) if on_spark else None)
 
     async def remove(spec: SourceSpec, placed: ReaderPlaced, force: bool) -> list[str]:

@@ -174,6 +174,10 @@ class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         "Copy tables by tasks of Spark, on at most half of `spark.cores`, where a Spark is named and its workers reach "
         "the database. While it is not there, and with `false`: by processes on the capture's machine."
     ))] = True
+    floor_move_s: Annotated[float, Meta(gt=0, description=(
+        "How often sources and changefeeds tell the log what they still need of it. More often: the log is cut sooner, "
+        "and each time is a record to every broker."
+    ))] = limits.FLOOR_MOVE_S
 
 
 class SparkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

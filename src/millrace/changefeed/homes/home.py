@@ -58,7 +58,7 @@ class LogFeedHome:
 
     def __init__(
         self, client: LogClient, spec: ChangefeedSpec, past: Past, progress: ProgressReader, *, database: str,
-        shape: Shape, wall: Callable[[], float], owners: Owners = nobody,
+        shape: Shape, wall: Callable[[], float], owners: Owners = nobody, floor_move_s: float = limits.FLOOR_MOVE_S,
     ) -> None:
         self._client, self._spec, self._past, self._progress, self._wall = client, spec, past, progress, wall
         self._origin = Origin(spec.source, database)
@@ -72,7 +72,7 @@ class LogFeedHome:
         bases = FeedBases(client, spec.id, self._story, self._copies, self._floors)
         self._known = FeedTables(client, spec.id, self._stored, bases, epoch=past.epoch)
         self._keeping = Keeping(client, self._story, self._stored, self._known, self._copies, self._floors, self._key,
-                                out=past.out)
+                                out=past.out, move_s=floor_move_s)
         self._standing = FeedStanding(client, self._story, self._stored, self._known, self._copies, self._key)
         self._tables: dict[TableId, int] = {}
         self._changes: list[SchemaChange] = []
@@ -355,11 +355,12 @@ class LogFeedHome:
 
 async def open_home(
     client: LogClient, spec: ChangefeedSpec, past: Past, *, database: str, shape: Shape, wall: Callable[[], float],
-    owners: Owners = nobody,
+    owners: Owners = nobody, floor_move_s: float = limits.FLOOR_MOVE_S,
 ) -> LogFeedHome:
     """Told all that is there; from now on it follows what comes."""
     progress = ProgressReader(client, spec.source)
     await progress.open()
-    home = LogFeedHome(client, spec, past, progress, database=database, shape=shape, wall=wall, owners=owners)
+    home = LogFeedHome(client, spec, past, progress, database=database, shape=shape, wall=wall, owners=owners,
+                       floor_move_s=floor_move_s)
     await home.begin()
     return home

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
+from millrace import limits
 from millrace.changefeed.feeds.ports import NO_PAST, FeedHome, Past
 from millrace.changefeed.homes.floors import remove_floors
 from millrace.changefeed.homes.home import open_home
@@ -33,16 +34,17 @@ class LogHomes:
 
     def __init__(
         self, client: LogClient, *, database_of: Callable[[str], Awaitable[str]], shape: Shape,
-        wall: Callable[[], float] = time.time, owners: Owners = nobody,
+        wall: Callable[[], float] = time.time, owners: Owners = nobody, floor_move_s: float = limits.FLOOR_MOVE_S,
     ) -> None:
         self._client, self._database_of, self._shape, self._wall = client, database_of, shape, wall
-        self._owners = owners
+        self._owners, self._floor_move_s = owners, floor_move_s
 
     async def open(self, entry: FeedEntry, past: Past = NO_PAST) -> FeedHome:
         spec = entry.spec
         database = await self._database_of(spec.source)
         return await open_home(
-            self._client, spec, past, database=database, shape=self._shape, wall=self._wall, owners=self._owners)
+            self._client, spec, past, database=database, shape=self._shape, wall=self._wall, owners=self._owners,
+            floor_move_s=self._floor_move_s)
 
     async def rewind(self, spec: ChangefeedSpec, position: Lsn, epoch: int) -> None:
         await rewind(self._client, spec, position, epoch)

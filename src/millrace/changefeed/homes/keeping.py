@@ -3,7 +3,7 @@
     stored positions, story, copies ─▶ wanted ─▶ FeedFloors ─▶ lost ─┬─▶ news
     a table is out, its copies are told ─▶ base ─────────────────────┘
 
-In: the home's parts. Out: news of tables. Promise: floors move every FLOOR_MOVE_S at most, and nothing is asked of the
+In: the home's parts. Out: news of tables. Promise: floors move every `move_s` at most, and nothing is asked of the
 controller but one read where nothing moved; a doubt is looked into at once. A target that was cut above a stored end
 takes nobody out who can do without: a table is lost by it once a take-over of its own has failed there [K3].
 """
@@ -41,11 +41,12 @@ class Keeping:
     def __init__(
         self, client: LogClient, story: SourceStory, stored: StoredPositions, tables: FeedTables, copies: FeedCopies,
         floors: FeedFloors, key: PositionKey, *, out: frozenset[TableId],
+        move_s: float = limits.FLOOR_MOVE_S,
     ) -> None:
-        """`key`: of the ddl position. `out`: tables that need a copy."""
+        """`key`: of the ddl position. `out`: tables that need a copy. `move_s`: between two moves of floors."""
         self._client, self._story, self._stored, self._tables = client, story, stored, tables
         self._copies, self._floors, self._key = copies, floors, key
-        self.out = set(out)
+        self.out, self._move_s = set(out), move_s
         self._lost: dict[TableId, str] = {}
         self._bases: dict[TableId, int | None] = {}
         self._quarantine: UUID | None = None
@@ -112,13 +113,13 @@ class Keeping:
         last_s = loop.time()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limits.FLOOR_MOVE_S):
+                async with asyncio.timeout(self._move_s):
                     await self._stirred.wait()
                     await asyncio.sleep(limits.FEED_RETRY_MIN_S)     # who doubts goes on doubting
             thorough, self._doubted = self._doubted, False
             self._stirred.clear()
             now_s = loop.time()
-            early = now_s - last_s < limits.FLOOR_MOVE_S
+            early = now_s - last_s < self._move_s
             await patiently(partial(self._look, thorough=thorough, early=early))
             last_s = last_s if early else now_s
 

@@ -29,7 +29,8 @@ log = get_logger("source.floors")
 
 
 class ReaderFloors:
-    def __init__(self, client: LogClient, source: str, epoch: int) -> None:
+    def __init__(self, client: LogClient, source: str, epoch: int, move_s: float = limits.FLOOR_MOVE_S) -> None:
+        self._move_s = move_s
         self._client, self._floors, self._source, self._epoch = client, FloorClient(client), source, epoch
         self._owner = source_owner(source)
         self._ids: dict[Oid | None, UUID] = {}               # of topics; None: of `progress`
@@ -45,7 +46,7 @@ class ReaderFloors:
                 return
             except MillraceError as error:
                 log.warning("floors have not moved", source=self._source, error=str(error), code=error.code)
-            await asyncio.sleep(limits.FLOOR_MOVE_S)
+            await asyncio.sleep(self._move_s)
 
     async def move(self, ends: Mapping[P, int] | None) -> None:
         """To these ends, which a durable mark names. None: of this generation none stands yet, and whoever starts now

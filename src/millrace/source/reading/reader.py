@@ -91,11 +91,11 @@ class SourceReader:
     def __init__(
         self, spec: SourceSpec, *, epoch: int, store: Store, candidate: Candidate, client: LogClient,
         bootstrap: Sequence[str], spool_dir: str, ports: Ports, runner: ChunkRunner | None = None,
-        copy_parallel: int = limits.COPY_PARALLEL,
+        copy_parallel: int = limits.COPY_PARALLEL, floor_move_s: float = limits.FLOOR_MOVE_S,
     ) -> None:
         self._spec, self._epoch, self._client, self._ports = spec, epoch, client, ports
         self._candidate, self._bootstrap, self._runner = candidate, tuple(bootstrap), runner
-        self._copy_parallel = copy_parallel
+        self._copy_parallel, self._floor_move_s = copy_parallel, floor_move_s
         self._spool_dir = os.path.join(spool_dir, spec.name)
         self._office = SourceOffice(store, spec.name, epoch)
         self._database = Database(spec.url, source=spec.name, epoch=epoch)
@@ -142,7 +142,7 @@ class SourceReader:
         beside = [asyncio.create_task(self._watch.run(), name=f"slot of {self._spec.name}")]
         try:
             shared = await self._open()
-            floors = ReaderFloors(self._client, self._spec.name, self._epoch)
+            floors = ReaderFloors(self._client, self._spec.name, self._epoch, self._floor_move_s)
             beside.append(asyncio.create_task(floors.follow(shared), name=f"floors of {self._spec.name}"))
             await self._live(shared)
         finally:
