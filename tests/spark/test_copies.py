@@ -39,7 +39,7 @@ from support_cluster import Cluster, free_ports, wait_for
 from support_copies import Source, bounded, until
 from support_postgres import ask, database, run, server_of
 from support_source_log import header_of
-from support_spark import WORKERS_PATH, SparkServer, alive, children_of, killed_at_once, warm
+from support_spark import WORKERS_PATH, SparkServer, alive, killed_at_once, warm
 
 pytestmark = pytest.mark.timeout(400)      # a JVM starts, perhaps on a busy machine
 
@@ -114,8 +114,11 @@ async def world(spark: SparkServer | Place, log: Cluster, postgres: PostgresServ
 
 
 def workers_of(server: SparkServer) -> list[int]:
-    """Without their parents, the daemons."""
-    return [pid for pid in server.workers() if not children_of(pid)]
+    """Without their parents, the daemons: those are the server's own children."""
+    def parent_of(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+    return [pid for pid in server.workers() if parent_of(pid) != server.pid]
 
 
 def copying(url: str, source: str, *, least: int = 1000) -> int | None:
