@@ -244,6 +244,7 @@ def test_C8_C9_a_changefeed_is_told_of_over_kill_9_of_its_maintainer_and_leaves_
 
         os.kill(site.status()["captures"][before["maintainer"]]["pid"], signal.SIGKILL)
         other = 1 - before["maintainer"]
+        wait_for(lambda: site.http(other, "GET", path).status_code == 200, "a coordinator, if that died")
         wait_for(lambda: answer(other)["maintainer_epoch"] > before["maintainer_epoch"], "another maintainer")
         wait_for(lambda: answer(other)["working_count"] == 2, "all dispatchers to work again")
         tables = answer(other, "/tables")
