@@ -195,6 +195,7 @@ READ_IDLE_WAIT_S = 1.0             # a streaming query without news asks again a
 # -- changefeeds ---------------------------------------------------------------------------------------------------
 CHANGEFEED_ID_CHARS_MAX = 60       # it becomes part of offices (100 characters), groups and writer names
 COMMAND_REPEAT_S = 1.0             # a command is sent again until its effect is reported; two heartbeats
+MEET_AT_ONCE_MAX = 16              # copies of one partition taken over at a time: each asks brokers a few times
 OPERATOR_S = 10.0                  # without effect for so long counts as a destination lost: a session and a bootstrap
 SCHEDULE_BATCH_MAX = 10_000        # spans looked at, and placed, in one pass: pings must not wait for more
 BALANCE_BATCH_MAX = 64             # moves that balance begins at once: each costs its span a pause

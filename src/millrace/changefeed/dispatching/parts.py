@@ -135,20 +135,27 @@ class StreamPart(Part):
         return [book for book in books if book.number not in self.copies and book.number not in self._done]
 
     async def meet(self) -> None:
-        """Takes over every copy that is known and not done. The stream's position is ours already: what its former
+        """Takes over every copy that is known and not done, several at a time: a table whose columns were rewritten has
+        hundreds of them behind a changefeed that stood still. The stream's position is ours already: what its former
         owners have claimed is of copies that stood in `progress` by then."""
-        for book in self.unmet:
+        gate = asyncio.Semaphore(limits.MEET_AT_ONCE_MAX)
+        ended = await asyncio.gather(*(self._meet(book, gate) for book in self.unmet), return_exceptions=True)
+        self.copies = dict(sorted(self.copies.items()))
+        for error in ended:
+            if error is not None:
+                raise error
+
+    async def _meet(self, book: Book, gate: asyncio.Semaphore) -> None:
+        async with gate:
             topic_id = (await self.around.client.topic(book.topic)).id
             partition = self.table_partition.partition
             part = CopyPart(self.around, (topic_id, book.topic), partition, book)
             stored = await self._stored(part.machine.key)
             if book.is_done(partition, stored.at):
                 self._done.add(book.number)
-                continue
-            if self.machine.state is State.ENDED:        # stopped meanwhile
-                return
-            self.copies[book.number] = part
-            await part.taker.run()
+            elif self.machine.state is not State.ENDED:      # else stopped meanwhile
+                self.copies[book.number] = part
+                await part.taker.run()
 
     async def _stored(self, key: PositionKey) -> StoredPosition:
         """Made where there is none: no copy begins anywhere but at 0."""
