@@ -195,8 +195,11 @@ READ_IDLE_WAIT_S = 1.0             # a streaming query without news asks again a
 # -- changefeeds ---------------------------------------------------------------------------------------------------
 CHANGEFEED_ID_CHARS_MAX = 60       # it becomes part of offices (100 characters), groups and writer names
 COMMAND_REPEAT_S = 1.0             # a command is sent again until its effect is reported; two heartbeats
-MEET_AT_ONCE_MAX = 16              # copies of one partition taken over at a time: each asks brokers a few times
+MEET_AT_ONCE_MAX = 16              # copies of one partition met at a time: each asks brokers a few times
+VERSIONS_JUDGED_MAX = 10_000       # of tables, for which a plan is remembered: a source's daily migrations for decades
 OPERATOR_S = 10.0                  # without effect for so long counts as a destination lost: a session and a bootstrap
+TAKE_OVER_S = 60.0                 # the same for one that says it is taking over: brokers that fail over take a few s,
+                                   # each move begins the same work again, and who waits is shown all the time
 SCHEDULE_BATCH_MAX = 10_000        # spans looked at, and placed, in one pass: pings must not wait for more
 BALANCE_BATCH_MAX = 64             # moves that balance begins at once: each costs its span a pause
 LOADS_EVERY_S = 5.0                # between two tellings of all captures' loads: they only order the choice

@@ -9,12 +9,14 @@ check_sink raises, for the spec as a whole.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from uuid import UUID
 
 import msgspec
 
 from millrace.changefeed.topic_owners import Owners, Tables, Taken, nobody
 from millrace.core.feeds.topic_claims import why
 from millrace.errors import TableRefused, UserError
+from millrace.limits import VERSIONS_JUDGED_MAX
 from millrace.model.changefeeds import ChangefeedSpec, TableSettings
 from millrace.model.table_plans import TablePlan, whole
 from millrace.model.tables import TableSchema
@@ -34,19 +36,38 @@ class Shapes:
         self.sink = check_sink(spec)
         self._spec, self._shape, self._owners, self._present = spec, shape, owners, present
         self._router = Router(spec.source, self.sink, spec.settings)
+        self._judged: dict[UUID, TablePlan] = {}
 
     async def plan(self, table: TableSchema) -> TablePlan:
-        _, settings, where = self._router.said(table)
-        try:
-            found = whole(table)
-            if settings.filter or settings.projection:
-                found = await self._shape(where, settings, table)
-            refuse_unless_routable(self._router.route(table).routing, found.shown)
-        except UserError as error:
-            raise TableRefused(str(error)) from error
-        if (other := (await self.taken()).get(self.topic(table))) is not None:
-            raise TableRefused(f"its topic is {other.topic!r}, {why(other, self._spec.id)}")
+        return (await self.plans([table]))[table.id]
+
+    async def plans(self, tables: Iterable[TableSchema]) -> dict[UUID, TablePlan]:
+        """By version. Whose the topics are is asked once for all of them."""
+        found: dict[UUID, TablePlan] = {}
+        taken: Taken | None = None
+        for table in tables:
+            plan = await self._fitting(table)
+            taken = await self.taken() if taken is None else taken
+            if (other := taken.get(self.topic(table))) is not None:
+                raise TableRefused(f"its topic is {other.topic!r}, {why(other, self._spec.id)}")
+            found[table.id] = plan
         return found
+
+    async def _fitting(self, table: TableSchema) -> TablePlan:
+        """A version is judged once: a table has hundreds, and each of its copies asks for those behind it."""
+        if table.id not in self._judged:
+            _, settings, where = self._router.said(table)
+            try:
+                plan = whole(table)
+                if settings.filter or settings.projection:
+                    plan = await self._shape(where, settings, table)
+                refuse_unless_routable(self._router.route(table).routing, plan.shown)
+            except UserError as error:
+                raise TableRefused(str(error)) from error
+            while len(self._judged) >= VERSIONS_JUDGED_MAX:
+                del self._judged[next(iter(self._judged))]
+            self._judged[table.id] = plan
+        return self._judged[table.id]
 
     async def taken(self) -> Taken:
         """Topics to which nothing is written: they are another changefeed's."""

@@ -6,6 +6,7 @@ reader that starts again names what its predecessor named [S7].
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 from uuid import UUID, uuid5
 
@@ -39,8 +40,8 @@ class Column(msgspec.Struct, frozen=True, array_like=True):
     type_name: str = ""
 
 
-class TableSchema(msgspec.Struct, frozen=True):
-    """One version of one table. Order of columns is the order of the stream."""
+class TableSchema(msgspec.Struct, frozen=True, dict=True):
+    """One version of one table. Order of columns is the order of the stream. `dict`: for its id, made once."""
 
     oid: Oid
     schema: str
@@ -48,7 +49,7 @@ class TableSchema(msgspec.Struct, frozen=True):
     identity: str
     columns: tuple[Column, ...]
 
-    @property
+    @cached_property
     def id(self) -> UUID:
         """Named by content; `type_name` is left out, since not every way of learning a schema tells it."""
         content = [self.oid, self.schema, self.name, self.identity,

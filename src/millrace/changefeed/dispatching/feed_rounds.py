@@ -121,7 +121,9 @@ class FeedRounds:
                 self._around.waits()
                 continue
             goals = self._goals(hosted, position)
-            if goals is None:
+            if hosted.must_meet:                         # it is the turn of a copy that waited
+                self._meet(hosted)
+            if goals is None or hosted.meeting:
                 continue
             if self.breaker.is_open:
                 ready |= {hosted.dispatcher.span: Ready(hosted, goals)} if goals else {}

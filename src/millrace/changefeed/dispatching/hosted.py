@@ -90,7 +90,7 @@ class Hosted:
 
     @property
     def must_meet(self) -> bool:
-        return any(part.unmet for part in self.parts)
+        return any(part.must_meet for part in self.parts)
 
     @property
     def must_look(self) -> bool:

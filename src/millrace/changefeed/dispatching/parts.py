@@ -1,17 +1,17 @@
 """Parts of a dispatcher: one source partition each, of a table's stream or of a copy, with its take-over [V11, S4].
 
-    StreamPart ── meet ──▶ CopyPart for every copy of the table that is not done
+    StreamPart ── meet ──▶ core.delivery.meeting ──▶ CopyPart for every copy that is begun, or whose turn it is
         └─ goal ─▶ core.delivery.merging ─▶ a goal of one of its copies, or of the stream
 
-Promise: nothing of the stream is planned before every copy that is known is taken over or done; a copy's plan names the
-position of the stream, which is claimed with it.
+Promise: nothing of the stream is planned before every copy that is known and begun is taken over or done; a copy's plan
+names the position of the stream, which is claimed with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -22,6 +22,7 @@ from millrace.changefeed.dispatching.targets import LogTargets
 from millrace.changefeed.feeds.ports import Work
 from millrace.changefeed.shapes import Shapes
 from millrace.core.delivery.copies import Book
+from millrace.core.delivery.meeting import BEGINNING, Meeting
 from millrace.core.delivery.merging import CopyGoal, Stands
 from millrace.core.delivery.source_marks import Goal, Look, next_step
 from millrace.core.delivery.takeover import Takeover
@@ -121,7 +122,7 @@ class StreamPart(Part):
     def __init__(self, around: Around, source_topic: tuple[UUID, str], partition: int) -> None:
         super().__init__(around, source_topic, partition)
         self.copies: dict[int, CopyPart] = {}
-        self._done: set[int] = set()
+        self._meeting = Meeting(partition)
 
     def versions(self) -> list[TableSchema]:
         resolved = self.machine.position.resolved if self.machine.position is not None else 0
@@ -129,33 +130,45 @@ class StreamPart(Part):
 
     # -- copies --------------------------------------------------------------------------------------------------------
     @property
-    def unmet(self) -> list[Book]:
+    def must_meet(self) -> bool:
+        return self._meeting.must_take or bool(self._meeting.unread(self._told()))
+
+    def _told(self) -> list[Book]:
         work = self.around.work
-        books = self.around.progress.copies.of(work.span.table.oid, work.feed)
-        return [book for book in books if book.number not in self.copies and book.number not in self._done]
+        return self.around.progress.copies.of(work.span.table.oid, work.feed)
 
     async def meet(self) -> None:
-        """Takes over every copy that is known and not done, several at a time: a table whose columns were rewritten has
-        hundreds of them behind a changefeed that stood still. The stream's position is ours already: what its former
-        owners have claimed is of copies that stood in `progress` by then."""
+        """Reads where every copy that is known stands, then takes over those that core.delivery.meeting names. The
+        stream's position is ours already."""
         gate = asyncio.Semaphore(limits.MEET_AT_ONCE_MAX)
-        ended = await asyncio.gather(*(self._meet(book, gate) for book in self.unmet), return_exceptions=True)
-        self.copies = dict(sorted(self.copies.items()))
-        for error in ended:
-            if error is not None:
-                raise error
+        await _all(self._read(book, gate) for book in self._meeting.unread(self._told()))
+        try:
+            await _all(self._take(book, gate) for book in self._meeting.to_take())
+        finally:
+            self.copies = dict(sorted(self.copies.items()))
 
-    async def _meet(self, book: Book, gate: asyncio.Semaphore) -> None:
+    async def _read(self, book: Book, gate: asyncio.Semaphore) -> None:
         async with gate:
-            topic_id = (await self.around.client.topic(book.topic)).id
-            partition = self.table_partition.partition
-            part = CopyPart(self.around, (topic_id, book.topic), partition, book)
+            part = await self._part_of(book)
+            try:
+                self._meeting.read(book, (await PositionClient(self.around.client).read(part.machine.key)).at)
+            except PositionMissing:
+                self._meeting.read(book, None)
+
+    async def _take(self, book: Book, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            part = await self._part_of(book)
             stored = await self._stored(part.machine.key)
-            if book.is_done(partition, stored.at):
-                self._done.add(book.number)
-            elif self.machine.state is not State.ENDED:      # else stopped meanwhile
+            if self.machine.state is State.ENDED:            # stopped meanwhile
+                return
+            self._meeting.taken(book, stored.at)
+            if not book.is_done(self.table_partition.partition, stored.at):
                 self.copies[book.number] = part
                 await part.taker.run()
+
+    async def _part_of(self, book: Book) -> CopyPart:
+        topic_id = (await self.around.client.topic(book.topic)).id
+        return CopyPart(self.around, (topic_id, book.topic), self.table_partition.partition, book)
 
     async def _stored(self, key: PositionKey) -> StoredPosition:
         """Made where there is none: no copy begins anywhere but at 0."""
@@ -164,22 +177,28 @@ class StreamPart(Part):
             with contextlib.suppress(PositionMissing):
                 return await positions.read(key)
             with contextlib.suppress(PositionExists):
-                return await positions.create(key, epoch=self.machine.epoch, at=Point(0, 0), resolved=0,
+                return await positions.create(key, epoch=self.machine.epoch, at=BEGINNING, resolved=0,
                                               writer_id=await client.new_writer_id())
 
     # -- goals ---------------------------------------------------------------------------------------------------------
     def goal(self, passed: int) -> tuple[Part, Goal | CopyGoal] | Look | None:
-        """None: nothing to do. All parts are ready. TableRefused: rows of a copy that cannot be put."""
+        """None: nothing to do, or a copy whose turn it is must be met. All parts are ready. TableRefused: rows of a
+        copy that cannot be put."""
         progress, part = self.around.progress, self.table_partition
         for number, copy in list(self.copies.items()):
             if copy.book.is_done(part.partition, copy.at):
-                self._done.add(number)
+                self._meeting.put(number)
                 del self.copies[number]
-        stands = Stands(self.at, {number: copy.at for number, copy in self.copies.items()})
-        steps = {number: copy.step for number, copy in self.copies.items()}
-        found, limit = progress.merging.merge(part, [copy.book for copy in self.copies.values()], stands, steps)
+        waiting = {book.number: book for book in self._meeting.waiting()}
+        books = waiting | {number: copy.book for number, copy in self.copies.items()}
+        stands = Stands(self.at, dict.fromkeys(waiting, BEGINNING) | {n: copy.at for n, copy in self.copies.items()})
+        steps = dict.fromkeys(waiting, 0) | {number: copy.step for number, copy in self.copies.items()}
+        found, limit = progress.merging.merge(part, [book for _, book in sorted(books.items())], stands, steps)
         if found is not None:
             self._check_keys(found)
+            if found.copy in waiting:
+                self._meeting.is_due(found.copy)
+                return None
             return self.copies[found.copy], found
         goal = progress.marks.goal(
             part.table.oid, part.partition, self.at, passed, progress.found(part), self.step, limit)
@@ -196,3 +215,10 @@ class StreamPart(Part):
                 raise TableRefused(
                     f"{table.full_name} has no key and was copied (copy {goal.copy}) while it changed: rows of the copy"
                     f" cannot be told from those before it")
+
+
+async def _all(ones: Iterable[Coroutine[None, None, None]]) -> None:
+    """Each ends, then the first error is told."""
+    for error in await asyncio.gather(*ones, return_exceptions=True):
+        if error is not None:
+            raise error

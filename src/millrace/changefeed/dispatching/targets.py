@@ -64,7 +64,8 @@ class LogTargets:
         tables = self._tables()
         if not tables:
             raise UnknownTopicOrPartition(f"no schema of a table of {self._source} is known yet")
-        self.plans = {table.id: self.plans.get(table.id) or await self._shapes.plan(table) for table in tables}
+        fresh = await self._shapes.plans(table for table in tables if table.id not in self.plans)
+        self.plans = {table.id: fresh[table.id] if table.id in fresh else self.plans[table.id] for table in tables}
         wanted, sink = self._shapes.topics(tables), self._shapes.sink
         *infos, quarantine = await asyncio.gather(
             *(self._there(name, sink.partitions, probably=bool(stored)) for name in wanted),

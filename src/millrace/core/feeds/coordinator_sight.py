@@ -66,9 +66,11 @@ class CoordinatorSight:
     def refused(self, item: str, place: Place) -> bool:
         return (item, place.epoch) in self._refused
 
-    def overdue(self, operator: Operator) -> bool:
-        """A bootstrap may have to wait a session for captures that are lost."""
-        return self.now - operator.since > limits.OPERATOR_S + self.hearing.session_s
+    def overdue(self, operator: Operator, seen: Seen) -> bool:
+        """A bootstrap may have to wait a session for captures that are lost; one that is under way reads every position
+        of its changefeed."""
+        allowed_s = limits.TAKE_OVER_S if seen == "taking_over" else limits.OPERATOR_S
+        return self.now - operator.since > allowed_s + self.hearing.session_s
 
     def schedulable(self, capture: CaptureId) -> bool:
         return capture in self.living and self.hearing.schedulable(capture, self.now)

@@ -52,7 +52,7 @@ class Sight(Protocol[Item]):
 
     def schedulable(self, capture: CaptureId) -> bool: ...
 
-    def overdue(self, operator: Operator) -> bool: ...
+    def overdue(self, operator: Operator, seen: Seen) -> bool: ...
 
 
 class Go(NamedTuple):
@@ -115,13 +115,14 @@ def is_gone(item: K, place: Place | None, sight: Sight[K]) -> bool:
 
 
 def _advance_add(operator: Operator, item: K, place: Place, sight: Sight[K]) -> Step:
-    if sight.seen(item, place) == "working":
+    seen = sight.seen(item, place)
+    if seen == "working":
         return Go(None)
     if sight.lost(place):
         return Absent(f"capture {place.capture} was lost")
     if sight.refused(item, place):
         return Absent(f"capture {place.capture} refused", place.capture)
-    if sight.overdue(operator):
+    if sight.overdue(operator, seen):
         return Absent(f"capture {place.capture} did not start it in time", place.capture)
     return Go(operator, (Ask("start", place),), f"capture {place.capture} to start it")
 
@@ -150,7 +151,7 @@ def _trouble(operator: Operator, item: K, destination: Place, sight: Sight[K]) -
         return f"destination {destination.capture} was lost"
     if sight.refused(item, destination):
         return f"destination {destination.capture} refused"
-    if operator.state == "preparing" and sight.overdue(operator):
+    if operator.state == "preparing" and sight.overdue(operator, sight.seen(item, destination)):
         return f"destination {destination.capture} was not prepared in time"
     return ""
 

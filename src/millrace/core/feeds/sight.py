@@ -93,8 +93,9 @@ class FeedSight:
     def refused(self, item: SpanId, place: Place) -> bool:
         return (item, place.epoch) in self._refused
 
-    def overdue(self, operator: Operator) -> bool:
-        return self.now - operator.since > limits.OPERATOR_S
+    def overdue(self, operator: Operator, seen: Seen) -> bool:
+        """Who says that it works at it is given more time: a move would begin the same work elsewhere."""
+        return self.now - operator.since > (limits.TAKE_OVER_S if seen == "taking_over" else limits.OPERATOR_S)
 
     def schedulable(self, capture: CaptureId) -> bool:
         """Heard by us, and fit in the coordinator's eyes under the same incarnation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millrace import limits
 from millrace.core.feeds.coordinator import Coordinator
 from millrace.core.feeds.effects import CleanUp, DropMaintainer, FeedEffect, ReleaseOffice, Send, StartMaintainer
 from millrace.core.feeds.feeds import FeedsState
@@ -238,7 +239,9 @@ def test_C9_a_maintainer_that_never_gets_ready_is_placed_elsewhere(cluster: Clus
     cluster.ready.discard((first[0], "a"))
     cluster.settle(2)
     assert [b.what for b in cluster.c.blockers()] == ["changefeed a"]
-    cluster.settle(34)
+    cluster.settle(int(limits.OPERATOR_S + 6.0) * 2 + 2)
+    assert cluster.running()["a"] == first, "it says that it is at it"
+    cluster.settle(int(limits.TAKE_OVER_S) * 2)
     assert cluster.running()["a"] != first
 
 

@@ -58,6 +58,7 @@ class Cluster:
         self.now = 0.0
         self.managers = {n: Manager("orders", n, 1, session_s=6.0) for n in range(3)}
         self.cut: set[int] = set()
+        self.slow: set[int] = set()                      # captures whose take-overs do not end
         self.records: list[FeedRecords] = []
         self.ddl = DdlPosition()
         self.effects: list[FeedEffect] = []
@@ -124,7 +125,8 @@ class Cluster:
             case StartDispatcher():
                 for effect in manager.on_start(self.now, 0, message):
                     assert isinstance(effect, TakeOver)
-                    manager.taken(effect.id, effect.epoch, ok=True)
+                    if send.to not in self.slow:
+                        manager.taken(effect.id, effect.epoch, ok=True)
             case StopDispatcher():
                 manager.on_stop(0, message)
 
@@ -521,6 +523,26 @@ def test_C4_a_destination_that_does_nothing_in_time_is_given_up(cluster: Cluster
     assert 0 not in cluster.m.placing.operators
     assert cluster.recorded()[0] != (2, 1)
     assert not cluster.m.sight.schedulable(2), "not again at once"
+
+
+def test_C4_who_says_that_it_takes_over_is_given_longer_but_not_for_ever(cluster: Cluster) -> None:
+    """A move begins the same work elsewhere: a dispatcher with hundreds of copies went round for ever."""
+    cluster.schedulable = {2}
+    record = cluster.m.placing.move(0, 2, cluster.now)
+    cluster.records.append(record)
+    cluster.m.replay(record)
+    cluster.slow.add(2)
+    for _ in range(int(limits.OPERATOR_S / 0.5) + 20):
+        cluster.pass_once()
+    place = cluster.m.state.spans[0].place
+    assert place is not None
+    assert place.capture == 2, "still there"
+    assert cluster.managers[2].held[0].state == "taking_over"
+    epoch = place.epoch
+    for _ in range(int(limits.TAKE_OVER_S / 0.5)):
+        cluster.pass_once()
+    last = cluster.m.state.spans[0].place
+    assert last is None or last.epoch > epoch, "given up at last"
 
 
 def test_C1_the_place_of_a_half_started_dispatcher_is_gone_on_with(cluster: Cluster) -> None:

@@ -33,7 +33,7 @@ class Eyes:
     def schedulable(self, capture: int) -> bool:
         return capture in self.fit
 
-    def overdue(self, operator: Operator) -> bool:
+    def overdue(self, operator: Operator, seen: Seen) -> bool:
         return self.late
 
 
