@@ -22,6 +22,7 @@ KEPT = (
     9550,  # made and dropped, then the changefeed goes back to before both
     1577, 3342,  # left while it was isolated and owed its drop, and was taken again before that was settled
     1604,  # a change was on its way to a table's target when the table lost its log
+    2067, 9678, 5041, 5464,  # rules that a maintainer has read and not settled leave out a table that later ones take
 )
 CHUNK = 50  # seeds of one test, so that they spread over the cores
 
@@ -35,13 +36,14 @@ FOUND_WITHIN = {
     "rewind_unfenced": 160, "rewound_again": 5, "same_maintainer_epoch": 5, "scan": 5, "self_removal": 250,
     "settings_kept": 10, "settled_early": 120, "token": 20, "unheard": 80,
 }
-FOUND_WITHIN_LONG = {"close": 400, "newer_settings": 1_000, "put_out": 600}
+FOUND_WITHIN_LONG = {"close": 400, "newer_settings": 1_000}
 
 # Switched off alone, these were not found in seeds 0 to 399: another rule stands in, or this world meets the case too
 # rarely. So the simulation says nothing for them; the test named here does.
 NOT_FOUND = {
     "gone_in_round": "the fence keeps it safe, a round is wasted: test_manager, P2 one round at most",
     "hold": "the sweep ends what is left prepared, where it reaches: test_manager, C3 a prepared dispatcher goes",
+    "put_out": "others do without it, it only never helps again (0 to 3,999): test_member, C9 for three sessions",
     "old_token": "commands name epochs and incarnations, too: test_member, C1 a former coordinator",
     "rejoin_uncounted": "a checkpoint must fall into the time of one commit: test_barrier, C8 it rejoins in one commit",
     "stale_maintainer": "commands name the dispatcher's epoch, too: test_manager, C2 an older maintainer is refused",

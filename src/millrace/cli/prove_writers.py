@@ -12,8 +12,11 @@ What loses a race is rolled back and counted; any other error ends the writer an
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
+from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
 import psycopg
 from psycopg import errors, sql
@@ -24,7 +27,7 @@ from millrace.cli.prove_shop import HOSTILE, SMALL, small
 
 BULK_ROWS = 3_000
 BULK_EVERY = 150                       # steps of a writer
-SCHEMA_EVERY = 12                      # steps of the first writer
+SCHEMA_S = 1.5                         # between schema changes: 400 in ten minutes, each a barrier, each fourth a copy
 LOST_RACE = (errors.DeadlockDetected, errors.UniqueViolation, errors.SerializationFailure, errors.LockNotAvailable)
 
 TOUCH = """
@@ -38,6 +41,10 @@ INSERT INTO sales VALUES (0, 'north');
 
 class Writer(SchemaChanges):
     """`step` runs one transaction and says what it was."""
+
+    def __init__(self, db: psycopg.Connection[Any], seed: int, *, number: int, joined: Sequence[str] = ()) -> None:
+        super().__init__(db, seed, number=number, joined=joined)
+        self._altered, self._alter_at = 0, 0.0
 
     def touch_all(self) -> None:
         """A row in every table, so that whoever watches knows each of them before it changes its form."""
@@ -58,8 +65,10 @@ class Writer(SchemaChanges):
     def _step(self) -> str:
         if self.steps % BULK_EVERY == (self.number + 1) * 40:
             return self.bulk()
-        if self.number == 0 and self.steps % SCHEMA_EVERY == 0:
-            return self._alter(self.schema_changes[self.steps // SCHEMA_EVERY % len(self.schema_changes)])
+        if self.number == 0 and time.monotonic() >= self._alter_at:
+            self._alter_at = time.monotonic() + SCHEMA_S
+            self._altered += 1
+            return self._alter(self.schema_changes[self._altered % len(self.schema_changes)])
         shape = self.rng.choices([self._plain, self._several, self._rolled_back, self._savepoints], [50, 25, 8, 17])[0]
         with self.db.transaction(force_rollback=shape == self._rolled_back):
             shape()

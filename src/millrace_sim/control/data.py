@@ -328,9 +328,10 @@ class FeedData:
     def _joins(self, table: TableId) -> None:
         """Here for the first time, or again: then changes that it has met before are not told again."""
         self.left.discard(table)
-        if (self.rules.updates or table in self.needed) and self.born[table] < self.ddl.next:
-            since = max((self.ddl.next, *(number + 1 for number in self.applied[table])))
-            self.since[table], self.joined[table] = since, self.checkpoint
+        if self.rules.updates or table in self.needed:
+            self.joined[table] = self.checkpoint             # its making, too, may lie behind the checkpoint
+            if self.born[table] < self.ddl.next:
+                self.since[table] = max((self.ddl.next, *(number + 1 for number in self.applied[table])))
 
     def _come_later(self) -> None:
         """Tables that the spec takes, and whose making has not passed: that may lie behind the checkpoint."""

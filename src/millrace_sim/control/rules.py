@@ -44,18 +44,23 @@ class FeedRules:
     def __init__(self, feed: str) -> None:
         self.now = Spec(ChangefeedSpec(id=feed, source=SOURCE, sink="kafka:", tables=("public.*",)))
         self.settled: Spec | None = None
+        self.later = [self.now]                          # that a maintainer may have read and not settled
         self.updates = 0
 
     def update(self, spec: ChangefeedSpec) -> None:
         self.now = Spec(spec)
+        self.later.append(self.now)
         self.updates += 1
 
     def settle(self, spec: ChangefeedSpec | None) -> None:
         self.settled = Spec(spec) if spec is not None else None
+        known = [one.spec for one in self.later]
+        if spec in known:
+            self.later = self.later[known.index(spec):]
 
     def may_be_out(self, table: TableId) -> bool:
         """Whether nobody need have recorded it: some spec leaves it out, or none is settled."""
-        return self.settled is None or not (self.now.takes(table) and self.settled.takes(table))
+        return self.settled is None or not all(spec.takes(table) for spec in (self.settled, *self.later))
 
     def another(self, rng: random.Random, tables: Iterable[TableId]) -> ChangefeedSpec:
         """Some tables are left out, of some something new is said."""

@@ -109,7 +109,8 @@ class CopyPart(Part):
         marks = self.around.progress.marks
         own = [marks.schemas[id_] for id_ in self.book.schemas if id_ in marks.schemas]
         later = marks.versions(self.table_partition.table.oid, self.book.known_before)
-        return [*(table for table in own if table not in later), *later]
+        ids = {table.id for table in later}
+        return [*(table for table in own if table.id not in ids), *later]
 
     def work(self, goal: CopyGoal, stream: StreamPart) -> CopyWork:
         pieces = tuple(

@@ -225,9 +225,12 @@ class Copies:
     def _bytes_before(self, copy: int) -> int:
         """Of the last whole copy of the same table."""
         this = self.by_id[copy]
-        before = [one for number, one in self.by_id.items() if number < copy and one.oid == this.oid
-                  and one.is_whole and all(chunk.is_done for chunk in one.chunks)]
-        return sum(chunk.bytes for chunk in before[-1].chunks) if before and this.is_whole else 0
+        if not this.is_whole:
+            return 0
+        for number, one in reversed(self.by_id.items()):     # there may be hundreds, and each is asked for its figures
+            if number < copy and one.oid == this.oid and all(chunk.is_done for chunk in one.chunks) and one.is_whole:
+                return sum(chunk.bytes for chunk in one.chunks)
+        return 0
 
     # -- decisions
     def plan(
