@@ -89,7 +89,8 @@ class Feed:
         self.place()
         hosted = list(self.captures[-1].path._hosted.values())
         parts = [part for one in hosted for part in one.parts]
-        return len(hosted) == len(self.tables) and not any(part.unmet or part.copies for part in parts)
+        return len(hosted) == len(self.tables) and not any(
+            part.must_meet or part.copies or part._meeting.waiting() for part in parts)
 
     def reaches(self, lsn: int) -> bool:
         self.place()
