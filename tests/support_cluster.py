@@ -293,7 +293,8 @@ class Cluster:
 
     def controller(self) -> int:
         """Its id; -1 while nobody is known."""
-        return int(self.ask("/api/v2/brokers")["controller"])
+        found = self.ask("/api/v2/brokers")["controller"]
+        return -1 if found is None else int(found)
 
     def topic(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.ask(f"/api/v2/topics/{name}")
