@@ -36,12 +36,19 @@ Change = tuple[str, Values]
 ORDER = ("_generation", "_commit_version", "_seq")
 
 
-def connect(server: SparkServer) -> SparkSession:
-    """A new session each time, not through the builder, which remembers those of servers that were killed."""
+@contextmanager
+def connected(server: SparkServer) -> Iterator[SparkSession]:
+    """A new session each time, not through the builder, which remembers those of servers that were killed.
+
+    Its client is closed whatever happened: threads of one that is left open ask a dead server for minutes, and Python
+    waits for them at its end.
+    """
     spark: Any = RemoteSession(connection=server.remote)
-    register(spark)
-    made: SparkSession = spark
-    return made
+    try:
+        register(spark)
+        yield spark
+    finally:
+        spark.client.close()
 
 
 def options(feed: Source, table: str, **more: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import support_values
 from millrace.source.server.embedded import PostgresServer
-from support_datasource import as_texts, batch, connect, rebuilt, settle
+from support_datasource import as_texts, batch, connected, rebuilt, settle
 from support_datasource import database as rows_of_database
 from support_postgres import database, run, server_of
 from support_source_log import SESSION, database_rows
@@ -48,9 +48,8 @@ def source(server: PostgresServer) -> Iterator[Source]:
 
 @pytest.fixture(scope="module")
 def spark(spark_server: SparkServer) -> Iterator[SparkSession]:
-    session = connect(spark_server)
-    yield session
-    session.client.close()          # type: ignore[attr-defined]  # only the channel: the server is shared
+    with connected(spark_server) as session:
+        yield session
 
 
 def test_P1_a_batch_is_the_history_of_the_table(spark: SparkSession, source: Source) -> None:
