@@ -35,18 +35,20 @@ from millrace.model.rounds import CopyPiece, CopyWork
 from millrace.model.spans import TablePartition
 from millrace.model.tables import TableSchema
 from millrace.model.writes import WriteResult
+from millrace.pipeline.kafka.holds import Holds
 from millrace.pipeline.kafka.home import LogHome
 from millrace.pipeline.kafka.takeover import Taker, Turns
 
 
 class Around(NamedTuple):
-    """What all parts of a dispatcher share."""
+    """What all parts of a dispatcher share; `holds`: with those of others, too."""
 
     client: LogClient
     progress: SourceProgress
     shapes: Shapes
     work: Work
     turns: Turns
+    holds: Holds
 
 
 class Part:
@@ -63,7 +65,7 @@ class Part:
         self.step = limits.ROUND_OFFSETS_FIRST
         self.lister = LogTargets(around.client, feed=work.feed, source=work.span.table.source, shapes=around.shapes,
                                  tables=self.versions)
-        home = LogHome(around.client, maintainer=work.maintainer, shown=shown)
+        home = LogHome(around.client, maintainer=work.maintainer, shown=shown, holds=around.holds)
         self.taker = Taker(self.machine, around.client, home, self.lister, around.turns)
 
     def versions(self) -> list[TableSchema]:

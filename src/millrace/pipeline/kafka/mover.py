@@ -7,6 +7,7 @@ changed sink makes a new mover. Claims are made where the positions are kept, on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from millrace import limits
-from millrace.errors import UnknownTopicId
+from millrace.errors import MillraceError, UnknownTopicId
 from millrace.log.client import LogClient
 from millrace.model.positions import Claim, PositionKey
 from millrace.model.rounds import TaskPlan, Work, WorkResult
@@ -58,9 +59,11 @@ class KafkaMover:
 
     async def claim(self, plan: TaskPlan) -> Collection[int]:
         self._executions = {(work.plan.key, work.plan.round): secrets.randbits(62) for work in plan.works}
-        positions = (await self._connect()).positions
+        services = await self._connect()
         claims = [self._claims_of(work) for work in plan.works]
-        granted = set(await positions.claim([one for ones in claims for one in ones]))
+        told, _ = await asyncio.gather(
+            services.positions.claim([one for ones in claims for one in ones]), _met(services.client, plan))
+        granted = set(told)
         return [n for n, mine in enumerate(_numbers(map(len, claims))) if granted.issuperset(mine)]
 
     def _claims_of(self, work: Work) -> list[tuple[PositionKey, Claim]]:
@@ -118,6 +121,12 @@ class KafkaMover:
 
     async def close(self) -> None:
         """The client is its worker's, not this mover's."""
+
+
+async def _met(client: LogClient, plan: TaskPlan) -> None:
+    """Who leads the topics of all works. What is not known by then, each asks for itself."""
+    with contextlib.suppress(MillraceError):
+        await client.meet(topic.name for topic in plan.topics)
 
 
 def _numbers(counts: Iterable[int]) -> Iterator[range]:
