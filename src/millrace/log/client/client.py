@@ -177,6 +177,15 @@ class LogClient:
         for at in range(0, len(unknown), limits.CLIENT_TOPICS_ASKED_MAX):
             await self._metadata.ask(unknown[at : at + limits.CLIENT_TOPICS_ASKED_MAX])
 
+    async def there(self, names: Iterable[str]) -> set[str]:
+        """Those that are there, as one broker says now."""
+        asked = list(dict.fromkeys(names))
+
+        async def attempt() -> list[str]:
+            return await self._metadata.ask(asked) if asked else []
+
+        return set(await self._persist("topics by name", attempt, refresh=False))
+
     async def topics(self, prefix: str = "") -> list[str]:
         """Names, internal ones among them."""
         async def attempt() -> list[str]:
