@@ -125,6 +125,7 @@ class StreamPart(Part):
     def __init__(self, around: Around, source_topic: tuple[UUID, str], partition: int) -> None:
         super().__init__(around, source_topic, partition)
         self.copies: dict[int, CopyPart] = {}
+        self._new: set[int] = set()                          # copies without a position, when it was read
         self._meeting = Meeting(partition)
 
     def versions(self) -> list[TableSchema]:
@@ -156,12 +157,14 @@ class StreamPart(Part):
             try:
                 self._meeting.read(book, (await PositionClient(self.around.client).read(part.machine.key)).at)
             except PositionMissing:
+                self._new.add(book.number)
                 self._meeting.read(book, None)
 
     async def _take(self, book: Book, gate: asyncio.Semaphore) -> None:
         async with gate:
             part = await self._part_of(book)
-            stored = await self._stored(part.machine.key)
+            stored = await self._stored(part.machine.key, probably=book.number not in self._new)
+            self._new.discard(book.number)
             if self.machine.state is State.ENDED:            # stopped meanwhile
                 return
             self._meeting.taken(book, stored.at)
@@ -173,12 +176,14 @@ class StreamPart(Part):
         topic_id = (await self.around.client.topic(book.topic)).id
         return CopyPart(self.around, (topic_id, book.topic), self.table_partition.partition, book)
 
-    async def _stored(self, key: PositionKey) -> StoredPosition:
-        """Made where there is none: no copy begins anywhere but at 0."""
+    async def _stored(self, key: PositionKey, *, probably: bool) -> StoredPosition:
+        """Made where there is none: no copy begins anywhere but at 0. `probably`: there is one."""
         positions, client = PositionClient(self.around.client), self.around.client
         while True:
-            with contextlib.suppress(PositionMissing):
-                return await positions.read(key)
+            if probably:
+                with contextlib.suppress(PositionMissing):
+                    return await positions.read(key)
+            probably = True
             with contextlib.suppress(PositionExists):
                 return await positions.create(key, epoch=self.machine.epoch, at=BEGINNING, resolved=0,
                                               writer_id=await client.new_writer_id())

@@ -25,8 +25,9 @@ from millrace.errors import (
 )
 from millrace.log.client.answers import Backoff, again, error_of, given_up
 from millrace.log.client.conn import Address, Connections, parse_address
+from millrace.log.client.ends import Ends
 from millrace.log.client.frames import Where
-from millrace.log.client.metadata import LANE, Metadata, TopicInfo
+from millrace.log.client.metadata import Metadata, TopicInfo
 from millrace.log.client.once import OnceWriter
 from millrace.log.client.reading import Fetched, Fetcher
 from millrace.log.client.sender import Sender
@@ -38,7 +39,6 @@ from millrace.wire.kafka.apis import OWN_CLIENT_ID
 from millrace.wire.records import Record
 
 T = TypeVar("T")
-EARLIEST, LATEST = -2, -1
 FETCH_BYTES = 8 * limits.MIB
 FENCE_LANE = "fence"               # answered after a commit: nobody should wait behind it
 ADMIN_LANE = "admin"               # answered after the controller has
@@ -59,6 +59,7 @@ class LogClient:
         self._sender = Sender(self._metadata, self._connections)
         self._metadata.on_refreshed = self._sender.refreshed
         self._fetcher = Fetcher(self._metadata, self._connections)
+        self._ends = Ends(self._metadata, self._connections)
         self._own: dict[Where, Writer] = {}
         self._coordinators: dict[str, Address] = {}
         self._searches = Together(self._find_coordinators, size_max=limits.CLIENT_GROUPS_ASKED_MAX,
@@ -85,6 +86,7 @@ class LogClient:
             self._ticker.cancel()
         await self._creations.close()
         await self._searches.close()
+        await self._ends.close()
         await self._metadata.stop()
         await self._sender.close()
         await self._fetcher.close()
@@ -266,17 +268,7 @@ class LogClient:
 
     async def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """(log start, high watermark)"""
-        async def attempt() -> tuple[int, int]:
-            address = await self._metadata.find_leader(topic, partition)
-            conn = await self._connections.get(address, LANE)
-            first, last = await asyncio.gather(*(
-                conn.call("ListOffsets", 7, {"topics": [
-                    {"name": topic, "partitions": [{"partition": partition, "timestamp": which}]}]})
-                for which in (EARLIEST, LATEST)
-            ))
-            return _offset_of(first), _offset_of(last)
-
-        return await self._persist(f"ends of {topic}/{partition}", attempt)
+        return await self._persist(f"ends of {topic}/{partition}", lambda: self._ends.of((topic, partition)))
 
     async def fetch(
         self, wanted: Mapping[Where, int], *, wait_s: float = 0.5, bytes_max: int = FETCH_BYTES,
@@ -428,10 +420,3 @@ class _Final(Exception):
 def _raise_of(answer: Mapping[str, Any]) -> None:
     if answer["error_code"]:
         raise error_of(answer["error_code"], answer.get("error_message"))
-
-
-def _offset_of(answer: Mapping[str, Any]) -> int:
-    told = answer["topics"][0]["partitions"][0]
-    _raise_of(told)
-    offset: int = told["offset"]
-    return offset

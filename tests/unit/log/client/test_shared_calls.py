@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from millrace.core.groups.groups import OURS
-from millrace.errors import TopicExists
+from millrace.errors import TopicExists, UnknownTopicOrPartition
 from millrace.log.client import LogClient
 from millrace.log.client.floors import FloorClient
 from millrace.log.client.positions import PositionClient
@@ -15,6 +15,7 @@ from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, PositionKey
 from millrace.pipeline.kafka.holds import Holds
 from millrace.wire.kafka.apis import Key
+from millrace.wire.records import Record
 from support_kafka import Node, one_broker
 
 MANY = 40
@@ -56,6 +57,22 @@ def test_L22_a_new_topic_is_asked_for_by_its_name_and_not_with_all_others(tmp_pa
             assert asked(node, Key.METADATA) == before + 1
             await asyncio.gather(*(other.ends(name, 0) for name in names))
             assert asked(node, Key.METADATA) == before + 1, "all of them are known"
+            assert asked(node, Key.LIST_OFFSETS) <= FEW
+
+    run(tmp_path, test)
+
+
+def test_L22_ends_that_are_asked_for_together_are_told_to_each(tmp_path: Path) -> None:
+    async def test(node: Node, client: LogClient) -> None:
+        for name, partitions in (("t", 3), ("u", 1)):
+            await client.create_topic(name, partitions=partitions)
+        await client.append("t", 1, [Record(b"x")] * 4)
+        await client.append("u", 0, [Record(b"x")])
+        wanted = [("t", 0), ("t", 1), ("u", 0), ("t", 1)]
+        assert await asyncio.gather(*(client.ends(*where) for where in wanted)) == [(0, 0), (0, 4), (0, 1), (0, 4)]
+        async with LogClient([f"127.0.0.1:{node.port}"], deadline_s=0.5) as other:
+            told = await asyncio.gather(other.ends("u", 0), other.ends("u", 7), return_exceptions=True)
+            assert (told[0], type(told[1])) == ((0, 1), UnknownTopicOrPartition)
 
     run(tmp_path, test)
 
