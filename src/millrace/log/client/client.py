@@ -320,17 +320,24 @@ class LogClient:
         """A call of version 0 at the coordinator of a group [L21]."""
         async def attempt() -> dict[str, Any]:
             home = self._coordinators.get(group) or await self._searches.ask(group)
+            slow = asyncio.get_running_loop().call_later(limits.CLIENT_SLOW_S, self._doubt_coordinator, group, home)
             try:
                 conn = await self._connections.get(home, FENCE_LANE)
                 answer = await conn.call(name, 0, fields, answer_s=limits.GROUP_APPEND_S + limits.CLIENT_CALL_S)
                 _raise_of(answer)
-            except BaseException:                      # kept only while it answers well
-                if self._coordinators.get(group) == home:
-                    del self._coordinators[group]
+            except BaseException:
+                self._doubt_coordinator(group, home)
                 raise
+            finally:
+                slow.cancel()
             return answer
 
         return await self._persist(f"{name} of group {group}", attempt)
+
+    def _doubt_coordinator(self, group: str, home: Address) -> None:
+        """Kept only while it answers well: another one may have been elected since."""
+        if self._coordinators.get(group) == home:
+            del self._coordinators[group]
 
     async def _find_coordinators(self, groups: list[str]) -> list[Address | MillraceError]:
         answer = await self._anybody(

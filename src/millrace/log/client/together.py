@@ -3,7 +3,8 @@
     ask, ask, ask ─▶ waiting ─▶ a call for up to `size_max` of them, `calls_max` at a time ─▶ each its own answer
 
 In: a question each. Out: its answer, or a copy of the error that its call met with. Promises: a question goes with a
-call that begins after it was asked; whoever gives up holds up nobody else. Where nobody else asks, nothing waits.
+call that begins after it was asked; whoever gives up holds up nobody else, and a call that is slow, perhaps because
+its broker has stopped, holds up those that come later for `slow_s` at most. Where nobody else asks, nothing waits.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from millrace import limits
 from millrace.errors import MillraceError, Unreachable
 from millrace.log.client.answers import again
 
@@ -24,26 +26,31 @@ class _Asked(NamedTuple, Generic[Q, A]):
     answer: asyncio.Future[A]
 
 
+class _Turn:
+    """One of the calls that may be under way."""
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held = True
+
+
 class Together(Generic[Q, A]):
     """`call`: the answers in the order of the questions. One may be an error, for its own question alone."""
 
     def __init__(
-        self, call: Callable[[list[Q]], Awaitable[Sequence[A | MillraceError]]], *, size_max: int, calls_max: int
+        self, call: Callable[[list[Q]], Awaitable[Sequence[A | MillraceError]]], *, size_max: int, calls_max: int,
+        slow_s: float = limits.CLIENT_SLOW_S,
     ) -> None:
-        self._call, self._size_max, self._calls_max = call, size_max, calls_max
+        self._call, self._size_max, self._calls_max, self._slow_s = call, size_max, calls_max, slow_s
         self._waiting: list[_Asked[Q, A]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way = 0
 
     async def ask(self, question: Q) -> A:
-        loop = asyncio.get_running_loop()
-        asked = _Asked[Q, A](question, loop.create_future())
+        asked = _Asked[Q, A](question, asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
-        if self._under_way < self._calls_max:
-            self._under_way += 1
-            task = loop.create_task(self._run())         # begins behind those who ask right now
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._begin()
         return await asked.answer
 
     async def close(self) -> None:
@@ -54,12 +61,33 @@ class Together(Generic[Q, A]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self) -> None:
+    def _begin(self) -> None:
+        if self._waiting and self._under_way < self._calls_max:
+            self._under_way += 1
+            task = asyncio.get_running_loop().create_task(self._run(_Turn()))      # behind those who ask right now
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, turn: _Turn) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            while self._waiting:
+            while self._waiting and turn.held:
                 some, self._waiting = self._waiting[: self._size_max], self._waiting[self._size_max :]
-                await self._ask([asked for asked in some if not asked.answer.done()])
+                slow = loop.call_later(self._slow_s, self._is_slow, turn)
+                try:
+                    await self._ask([asked for asked in some if not asked.answer.done()])
+                finally:
+                    slow.cancel()
         finally:
+            self._end(turn)
+
+    def _is_slow(self, turn: _Turn) -> None:
+        self._end(turn)
+        self._begin()
+
+    def _end(self, turn: _Turn) -> None:
+        if turn.held:
+            turn.held = False
             self._under_way -= 1
 
     async def _ask(self, some: list[_Asked[Q, A]]) -> None:

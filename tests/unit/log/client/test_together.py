@@ -16,11 +16,12 @@ class Calls:
 
     def __init__(self) -> None:
         self.seen: list[list[int]] = []
-        self.gate = asyncio.Semaphore(0)
+        self.gate, self.came = asyncio.Semaphore(0), asyncio.Event()
         self.error: Exception | None = None
 
     async def __call__(self, some: list[int]) -> Sequence[int | MillraceError]:
         self.seen.append(some)
+        self.came.set()
         await self.gate.acquire()
         if self.error is not None:
             raise self.error
@@ -99,6 +100,26 @@ def test_L22_whoever_gives_up_holds_up_nobody_and_is_not_asked_for() -> None:
         calls.gate.release()
         assert await asyncio.gather(first, third, stays) == [20, 60, 100]
         assert calls.seen == [[2, 4, 6], [10]]
+
+    asyncio.run(run())
+
+
+def test_L22_a_call_without_an_answer_does_not_hold_up_those_behind_it() -> None:
+    async def run() -> None:
+        calls = Calls()
+        together = Together(calls, size_max=9, calls_max=1, slow_s=0.01)
+        stuck = asyncio.create_task(together.ask(2))
+        await calls.came.wait()
+        calls.came.clear()
+        later = asyncio.create_task(together.ask(4))
+        async with asyncio.timeout(20):
+            await calls.came.wait()
+        assert calls.seen == [[2], [4]]
+        calls.gate.release()
+        calls.gate.release()
+        assert await asyncio.gather(stuck, later) == [20, 40]
+        calls.gate.release()
+        assert await together.ask(6) == 60
 
     asyncio.run(run())
 
