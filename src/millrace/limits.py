@@ -146,6 +146,11 @@ CLIENT_BATCH_BYTES = 512 * KIB     # small appends share a batch up to this: fit
 CLIENT_BROKER_BYTES_MAX = 16 * MIB  # sent to one broker without an answer; 100 MB/s at 100 ms is 10 MB
 CLIENT_PENDING_BYTES_MAX = 32 * MIB  # of one writer, before `room` makes its caller wait
 CLIENT_FRAME_BYTES_MAX = 80 * MIB  # the largest answer: FETCH_BYTES_MAX, and a batch larger than the room left
+CLIENT_TOGETHER_MAX = 4            # shared calls of one kind under way: one that a stopped broker keeps delays not all
+CLIENT_TOPICS_ASKED_MAX = 500      # names in one question for metadata: some ms of a broker's loop
+CLIENT_TOPICS_MADE_MAX = 100       # in one CreateTopics: their replicas' directories are made one after another
+CLIENT_GROUPS_ASKED_MAX = 100      # in one FindCoordinator
+TAKE_OVERS_TOGETHER_MAX = 500      # that share a call: some ten thousand bytes of floors
 CLIENT_PARKED_MAX = 64             # long polls overtaken by another broker's answer, kept for the next call
 
 # -- rounds of row work on Spark -----------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ class QuarantineCounts:
         topics = {quarantine_topic(feed): self._counts[feed] for feed in feeds}
         if not topics:
             return
-        there = set(await self._client.topics(quarantine_topic("")))
+        there = await self._client.there(topics)         # a list of all would name the targets of every table
         for topic in topics.keys() - there:              # no row was ever put there
             topics[topic].begin(0)
             topics[topic].known = True

@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 
 from millrace import limits
-from millrace.errors import MillraceError, NotController, StaleToken, Unreachable
+from millrace.errors import MillraceError, NotController, Unreachable
 from millrace.link.pool import LinkPool
 from millrace.log.stats import BrokerStats
 from millrace.model.ids import BrokerId
@@ -83,7 +83,7 @@ class ControllerClient:
     def _refuse_older(self, answer: Message) -> None:
         token = getattr(answer, "token", self.token)
         if token < self.token:
-            raise StaleToken(f"answer of token {token}, the controller has {self.token}")
+            raise Unreachable(f"answer of token {token}, the controller has {self.token}")     # it may count, or not
         self.token = token
 
     def lost(self, controller: BrokerId, token: int) -> None:

@@ -11,7 +11,8 @@ from millrace.errors import StoreUnreachable, Unreachable
 from millrace.link.pool import LinkPool
 from millrace.log.controller_client import ControllerClient
 from millrace.log.stats import BrokerStats
-from millrace.model.messages import AskProducerIds, Hello
+from millrace.model.ids import BrokerId
+from millrace.model.messages import AskProducerIds, Hello, Message, ProducerIds
 from millrace.ops.real import real_ports
 from millrace.store.contract import Holder
 from millrace_sim.store import MemoryStore, MemoryStoreState
@@ -29,6 +30,19 @@ class Failing(MemoryStore):
             why, self.errors = self.errors[0], self.errors[1:] or self.errors
             raise StoreUnreachable(why)
         return await super().holder(office)
+
+
+class Deposed:
+    """The controller in this process: while it answers, another one comes to be known."""
+
+    client: ControllerClient
+
+    async def handle(self, sender: BrokerId, message: Message) -> Message:
+        self.client.token = 4
+        return ProducerIds(3, 1, 1)
+
+    def hint_holder_lost(self) -> None:
+        raise AssertionError("no link is lost here")
 
 
 def hello() -> Hello:
@@ -53,5 +67,20 @@ def test_L18_a_store_that_fails_is_logged_once_per_error() -> None:
             await client.ask(AskProducerIds(1, 1), 0.1)
         await client.close()
         assert client.trouble == ""
+
+    asyncio.run(main())
+
+
+def test_L18_an_answer_of_a_former_controller_is_asked_for_again_and_is_no_refusal() -> None:
+    async def main() -> None:
+        ports, local = real_ports(), Deposed()
+        store = MemoryStore(MemoryStoreState(latency_min_s=0.0, latency_max_s=0.0), ports)
+        local.client = client = ControllerClient(1, ports, store, LinkPool(hello, ports), local, BrokerStats())
+        client.id, client.token = 1, 3
+        with pytest.raises(Unreachable) as told:
+            await client.ask(AskProducerIds(1, 1), 5.0)
+        assert told.value.retriable
+        assert client.token == 4
+        await client.close()
 
     asyncio.run(main())

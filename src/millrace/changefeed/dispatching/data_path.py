@@ -35,6 +35,7 @@ from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, FeedError
 from millrace.model.spans import Dispatcher, TableId
 from millrace.model.tables import Oid
 from millrace.ops.ports import Ports
+from millrace.pipeline.kafka.holds import Holds
 from millrace.pipeline.kafka.setup import Setup
 
 Key = tuple[str, Dispatcher]
@@ -66,6 +67,7 @@ class DataPath:
         self._users: dict[str, set[Key]] = {}                    # of each source: prepared, and not stopped
         self._starts: Counter[str] = Counter()                   # of each source: under way, stopped or not
         self._pace = Pace()                                      # every sink writes to our own log
+        self._holds = Holds(client)
         self._closing = Tasks("progress, closing")
         self._feeds: dict[str, FeedRounds] = {}
         self._starting: dict[Key, Hosted | None] = {}            # None: it is still being made
@@ -151,6 +153,7 @@ class DataPath:
         await asyncio.gather(*(feed.close() for feed in self._feeds.values()))
         await asyncio.gather(*(source.close() for source in self._sources.values()))
         await self._closing.stop()
+        await self._holds.close()
 
     # -- inside --------------------------------------------------------------------------------------------------------
     async def _host(self, work: Work, rounds: Rounds) -> Hosted:
@@ -168,8 +171,8 @@ class DataPath:
         except UserError as error:
             hosted.refused = self._error(error, whose)
             return hosted
-        around = Around(
-            self._client, progress, shapes, work, SinkTurns(self._feed(work.feed).breaker, work.dispatcher))
+        turns = SinkTurns(self._feed(work.feed).breaker, work.dispatcher)
+        around = Around(self._client, progress, shapes, work, turns, self._holds)
         hosted.parts = tuple(
             StreamPart(around, (topic_id, topic), partition) for partition in work.span.partitions)
         return hosted

@@ -35,18 +35,20 @@ from millrace.model.rounds import CopyPiece, CopyWork
 from millrace.model.spans import TablePartition
 from millrace.model.tables import TableSchema
 from millrace.model.writes import WriteResult
+from millrace.pipeline.kafka.holds import Holds
 from millrace.pipeline.kafka.home import LogHome
 from millrace.pipeline.kafka.takeover import Taker, Turns
 
 
 class Around(NamedTuple):
-    """What all parts of a dispatcher share."""
+    """What all parts of a dispatcher share; `holds`: with those of others, too."""
 
     client: LogClient
     progress: SourceProgress
     shapes: Shapes
     work: Work
     turns: Turns
+    holds: Holds
 
 
 class Part:
@@ -63,7 +65,7 @@ class Part:
         self.step = limits.ROUND_OFFSETS_FIRST
         self.lister = LogTargets(around.client, feed=work.feed, source=work.span.table.source, shapes=around.shapes,
                                  tables=self.versions)
-        home = LogHome(around.client, maintainer=work.maintainer, shown=shown)
+        home = LogHome(around.client, maintainer=work.maintainer, shown=shown, holds=around.holds)
         self.taker = Taker(self.machine, around.client, home, self.lister, around.turns)
 
     def versions(self) -> list[TableSchema]:
@@ -123,6 +125,7 @@ class StreamPart(Part):
     def __init__(self, around: Around, source_topic: tuple[UUID, str], partition: int) -> None:
         super().__init__(around, source_topic, partition)
         self.copies: dict[int, CopyPart] = {}
+        self._new: set[int] = set()                          # copies without a position, when it was read
         self._meeting = Meeting(partition)
 
     def versions(self) -> list[TableSchema]:
@@ -154,12 +157,14 @@ class StreamPart(Part):
             try:
                 self._meeting.read(book, (await PositionClient(self.around.client).read(part.machine.key)).at)
             except PositionMissing:
+                self._new.add(book.number)
                 self._meeting.read(book, None)
 
     async def _take(self, book: Book, gate: asyncio.Semaphore) -> None:
         async with gate:
             part = await self._part_of(book)
-            stored = await self._stored(part.machine.key)
+            stored = await self._stored(part.machine.key, probably=book.number not in self._new)
+            self._new.discard(book.number)
             if self.machine.state is State.ENDED:            # stopped meanwhile
                 return
             self._meeting.taken(book, stored.at)
@@ -171,12 +176,14 @@ class StreamPart(Part):
         topic_id = (await self.around.client.topic(book.topic)).id
         return CopyPart(self.around, (topic_id, book.topic), self.table_partition.partition, book)
 
-    async def _stored(self, key: PositionKey) -> StoredPosition:
-        """Made where there is none: no copy begins anywhere but at 0."""
+    async def _stored(self, key: PositionKey, *, probably: bool) -> StoredPosition:
+        """Made where there is none: no copy begins anywhere but at 0. `probably`: there is one."""
         positions, client = PositionClient(self.around.client), self.around.client
         while True:
-            with contextlib.suppress(PositionMissing):
-                return await positions.read(key)
+            if probably:
+                with contextlib.suppress(PositionMissing):
+                    return await positions.read(key)
+            probably = True
             with contextlib.suppress(PositionExists):
                 return await positions.create(key, epoch=self.machine.epoch, at=BEGINNING, resolved=0,
                                               writer_id=await client.new_writer_id())

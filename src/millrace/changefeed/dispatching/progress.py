@@ -20,6 +20,7 @@ from millrace.errors import DataLost, MillraceError, Unreachable
 from millrace.log.client import LogClient
 from millrace.log.client.answers import Backoff
 from millrace.log.client.reading import Fetched
+from millrace.log.client.together import Together
 from millrace.model.progress import decode_progress
 from millrace.model.spans import TablePartition
 from millrace.model.tables import Oid
@@ -38,6 +39,7 @@ class SourceProgress:
         self._client, self._source, self._heard = client, source, heard
         self._topic = progress_topic(source)
         self._found: dict[TablePartition, dict[Marker, int]] = {}
+        self._ends = Together(self._end, size_max=limits.TAKE_OVERS_TOGETHER_MAX, calls_max=1)
         self._caught_up, self._came = asyncio.Event(), asyncio.Event()
         self.trouble: MillraceError | None = None        # it is not understood, and so nothing more is planned
         self._task = asyncio.create_task(self._follow(), name=f"progress of {source}")
@@ -50,8 +52,8 @@ class SourceProgress:
             raise Unreachable(f"{self._topic} is not read after {limits.PROGRESS_READY_S:g} s") from None
 
     async def catch_up(self) -> None:
-        """All that stands in the topic now is read."""
-        _, end = await self._client.ends(self._topic, 0)
+        """All that stands in the topic now is read. Those who come together look together."""
+        end = await self._ends.ask(self._topic)
         try:
             async with asyncio.timeout(limits.PROGRESS_READY_S):
                 while self.marks.next < end and self.trouble is None:
@@ -60,7 +62,12 @@ class SourceProgress:
         except TimeoutError:
             raise Unreachable(f"{self._topic} is not read to {end} after {limits.PROGRESS_READY_S:g} s") from None
 
+    async def _end(self, topics: list[str]) -> list[int]:
+        _, end = await self._client.ends(self._topic, 0)
+        return [end] * len(topics)
+
     async def close(self) -> None:
+        await self._ends.close()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 

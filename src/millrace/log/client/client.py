@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -25,11 +25,13 @@ from millrace.errors import (
 )
 from millrace.log.client.answers import Backoff, again, error_of, given_up
 from millrace.log.client.conn import Address, Connections, parse_address
+from millrace.log.client.ends import Ends
 from millrace.log.client.frames import Where
-from millrace.log.client.metadata import LANE, Metadata, TopicInfo
+from millrace.log.client.metadata import Metadata, TopicInfo
 from millrace.log.client.once import OnceWriter
 from millrace.log.client.reading import Fetched, Fetcher
 from millrace.log.client.sender import Sender
+from millrace.log.client.together import Together
 from millrace.log.client.writer import Writer
 from millrace.ops.ports import Random
 from millrace.ops.real import RealRandom
@@ -37,7 +39,6 @@ from millrace.wire.kafka.apis import OWN_CLIENT_ID
 from millrace.wire.records import Record
 
 T = TypeVar("T")
-EARLIEST, LATEST = -2, -1
 FETCH_BYTES = 8 * limits.MIB
 FENCE_LANE = "fence"               # answered after a commit: nobody should wait behind it
 ADMIN_LANE = "admin"               # answered after the controller has
@@ -58,8 +59,13 @@ class LogClient:
         self._sender = Sender(self._metadata, self._connections)
         self._metadata.on_refreshed = self._sender.refreshed
         self._fetcher = Fetcher(self._metadata, self._connections)
+        self._ends = Ends(self._metadata, self._connections)
         self._own: dict[Where, Writer] = {}
         self._coordinators: dict[str, Address] = {}
+        self._searches = Together(self._find_coordinators, size_max=limits.CLIENT_GROUPS_ASKED_MAX,
+                                  calls_max=limits.CLIENT_TOGETHER_MAX)
+        self._creations = Together(self._create, size_max=limits.CLIENT_TOPICS_MADE_MAX,
+                                   calls_max=limits.CLIENT_TOGETHER_MAX)
         self._ticker: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -78,6 +84,9 @@ class LogClient:
         self._closed = True
         if self._ticker is not None:
             self._ticker.cancel()
+        await self._creations.close()
+        await self._searches.close()
+        await self._ends.close()
         await self._metadata.stop()
         await self._sender.close()
         await self._fetcher.close()
@@ -96,21 +105,18 @@ class LogClient:
     async def create_topic(
         self, name: str, *, partitions: int, configs: Mapping[str, str] | None = None, replication_factor: int = -1
     ) -> None:
-        """Returns when every partition has a leader. TopicExists: it was there before."""
-        fields = {
-            "topics": [{
-                "name": name, "num_partitions": partitions, "replication_factor": replication_factor,
-                "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
-            }],
-            "timeout_ms": int(limits.CLIENT_CALL_S * 1000),
+        """Returns when every partition has a leader. TopicExists: it was there before. Topics that are created at the
+        same time share a call."""
+        topic = {
+            "name": name, "num_partitions": partitions, "replication_factor": replication_factor,
+            "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
         }
         unsure = False
 
         async def attempt() -> None:
             nonlocal unsure
             try:
-                answer = await self._anybody("CreateTopics", 7, fields, answer_s=2 * limits.CLIENT_CALL_S)
-                _raise_of(answer["topics"][0])
+                _raise_of(await self._creations.ask(topic))
             except TopicExists:
                 if not unsure:                         # else it may be ours, from a call without an answer
                     raise
@@ -120,7 +126,19 @@ class LogClient:
 
         await self._persist(f"create topic {name}", attempt)
         self._metadata.use(name)
-        await self._persist(f"leaders of topic {name}", lambda: self._with_leaders(name))
+        await self._persist(f"leaders of topic {name}", lambda: self._with_leaders(name), refresh=False)
+
+    async def _create(self, topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """One call. Of several with one name the first is created, and is there before the others."""
+        first = {topic["name"]: topic for topic in reversed(topics)}
+        fields = {"topics": list(first.values()), "timeout_ms": int(limits.CLIENT_CALL_S * 1000)}
+        answer = await self._anybody("CreateTopics", 7, fields, answer_s=2 * limits.CLIENT_CALL_S)
+        told = {one["name"]: one for one in answer["topics"]}
+        there = {"error_code": TopicExists.kafka_code, "error_message": "created at the same time"}
+        return [
+            there if topic is not first[topic["name"]] and not told[topic["name"]]["error_code"]
+            else told[topic["name"]] for topic in topics
+        ]
 
     async def delete_topic(self, name: str) -> None:
         fields = {"topics": [{"name": name}], "timeout_ms": int(limits.CLIENT_CALL_S * 1000)}
@@ -146,13 +164,29 @@ class LogClient:
     async def topic(self, name: str) -> TopicInfo:
         """As the brokers say now. UnknownTopicOrPartition: after a second of asking, nobody knows it."""
         async def attempt() -> TopicInfo:
-            await self._metadata.ask([name])
+            await self._metadata.look(name)
             found = self._metadata.known(name)
             if found is None:
                 raise again(self._metadata.why_unknown(name))
             return found
 
-        return await self._persist(f"topic {name}", attempt, unknown_s=UNKNOWN_S)
+        return await self._persist(f"topic {name}", attempt, unknown_s=UNKNOWN_S, refresh=False)
+
+    async def meet(self, names: Iterable[str]) -> None:
+        """Asks about those that it does not know yet, together: hundreds of works that each ask for themselves, some at
+        a time, cost a question for every few."""
+        unknown = [name for name in dict.fromkeys(names) if self._metadata.known(name) is None]
+        for at in range(0, len(unknown), limits.CLIENT_TOPICS_ASKED_MAX):
+            await self._metadata.ask(unknown[at : at + limits.CLIENT_TOPICS_ASKED_MAX])
+
+    async def there(self, names: Iterable[str]) -> set[str]:
+        """Those that are there, as one broker says now."""
+        asked = list(dict.fromkeys(names))
+
+        async def attempt() -> list[str]:
+            return await self._metadata.ask(asked) if asked else []
+
+        return set(await self._persist("topics by name", attempt, refresh=False))
 
     async def topics(self, prefix: str = "") -> list[str]:
         """Names, internal ones among them."""
@@ -162,7 +196,7 @@ class LogClient:
         return sorted(name for name in await self._persist("topics", attempt) if name.startswith(prefix))
 
     async def _with_leaders(self, name: str) -> None:
-        await self._metadata.ask([name])
+        await self._metadata.look(name)
         found = self._metadata.known(name)
         if found is None or not found.has_leaders:
             raise LeaderNotAvailable(f"{name}: not every partition has a leader")
@@ -234,17 +268,7 @@ class LogClient:
 
     async def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """(log start, high watermark)"""
-        async def attempt() -> tuple[int, int]:
-            address = await self._metadata.find_leader(topic, partition)
-            conn = await self._connections.get(address, LANE)
-            first, last = await asyncio.gather(*(
-                conn.call("ListOffsets", 7, {"topics": [
-                    {"name": topic, "partitions": [{"partition": partition, "timestamp": which}]}]})
-                for which in (EARLIEST, LATEST)
-            ))
-            return _offset_of(first), _offset_of(last)
-
-        return await self._persist(f"ends of {topic}/{partition}", attempt)
+        return await self._persist(f"ends of {topic}/{partition}", lambda: self._ends.of((topic, partition)))
 
     async def fetch(
         self, wanted: Mapping[Where, int], *, wait_s: float = 0.5, bytes_max: int = FETCH_BYTES,
@@ -295,22 +319,38 @@ class LogClient:
     async def ask_group(self, group: str, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """A call of version 0 at the coordinator of a group [L21]."""
         async def attempt() -> dict[str, Any]:
-            home = self._coordinators.pop(group, None) or await self._find_coordinator(group)
-            conn = await self._connections.get(home, FENCE_LANE)
-            answer = await conn.call(name, 0, fields, answer_s=limits.GROUP_APPEND_S + limits.CLIENT_CALL_S)
-            _raise_of(answer)
-            self._coordinators[group] = home           # kept only while it answers well
+            home = self._coordinators.get(group) or await self._searches.ask(group)
+            slow = asyncio.get_running_loop().call_later(limits.CLIENT_SLOW_S, self._doubt_coordinator, group, home)
+            try:
+                conn = await self._connections.get(home, FENCE_LANE)
+                answer = await conn.call(name, 0, fields, answer_s=limits.GROUP_APPEND_S + limits.CLIENT_CALL_S)
+                _raise_of(answer)
+            except BaseException:
+                self._doubt_coordinator(group, home)
+                raise
+            finally:
+                slow.cancel()
             return answer
 
         return await self._persist(f"{name} of group {group}", attempt)
 
-    async def _find_coordinator(self, group: str) -> Address:
+    def _doubt_coordinator(self, group: str, home: Address) -> None:
+        """Kept only while it answers well: another one may have been elected since."""
+        if self._coordinators.get(group) == home:
+            del self._coordinators[group]
+
+    async def _find_coordinators(self, groups: list[str]) -> list[Address | MillraceError]:
         answer = await self._anybody(
-            "FindCoordinator", 4, {"coordinator_keys": [group]}, answer_s=limits.GROUP_CREATE_S + limits.CLIENT_CALL_S
-        )
-        found = answer["coordinators"][0]
-        _raise_of(found)
-        return Address(found["host"], found["port"])
+            "FindCoordinator", 4, {"coordinator_keys": list(dict.fromkeys(groups))},
+            answer_s=limits.GROUP_CREATE_S + limits.CLIENT_CALL_S)
+        told = {one["key"]: one for one in answer["coordinators"]}
+        return [self._coordinator(group, told[group]) for group in groups]
+
+    def _coordinator(self, group: str, told: Mapping[str, Any]) -> Address | MillraceError:
+        if told["error_code"]:
+            return error_of(told["error_code"], told["error_message"])
+        self._coordinators[group] = Address(told["host"], told["port"])
+        return self._coordinators[group]
 
     # -- the controller --------------------------------------------------------------------------------------------
 
@@ -340,9 +380,11 @@ class LogClient:
         raise last
 
     async def _persist(
-        self, what: str, attempt: Callable[[], Awaitable[T]], *, more_s: float = 0.0, unknown_s: float | None = None
+        self, what: str, attempt: Callable[[], Awaitable[T]], *, more_s: float = 0.0, unknown_s: float | None = None,
+        refresh: bool = True,
     ) -> T:
-        """Until it works, cannot be mended, or the deadline has come."""
+        """Until it works, cannot be mended, or the deadline has come. `refresh`: metadata of all that is in use, before
+        another try; needless where the attempt asks for what it wants to know."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         deadline_s = self.deadline_s + more_s
@@ -351,7 +393,7 @@ class LogClient:
         while True:
             try:
                 async with asyncio.timeout_at(began + deadline_s):
-                    if last is not None:
+                    if last is not None and refresh:
                         await self._metadata.soon()
                     return await attempt()
             except TimeoutError:
@@ -385,10 +427,3 @@ class _Final(Exception):
 def _raise_of(answer: Mapping[str, Any]) -> None:
     if answer["error_code"]:
         raise error_of(answer["error_code"], answer.get("error_message"))
-
-
-def _offset_of(answer: Mapping[str, Any]) -> int:
-    told = answer["topics"][0]["partitions"][0]
-    _raise_of(told)
-    offset: int = told["offset"]
-    return offset

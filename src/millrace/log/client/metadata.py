@@ -18,6 +18,7 @@ from millrace import limits
 from millrace.errors import LeaderNotAvailable, MillraceError, UnknownTopicOrPartition, Unreachable
 from millrace.log.client.answers import Backoff, again, error_of
 from millrace.log.client.conn import Address, Connections
+from millrace.log.client.together import Together
 from millrace.ops.ports import Random
 
 log = structlog.get_logger(__name__)
@@ -57,6 +58,8 @@ class Metadata:
         self._used: dict[str, None] = {}
         self._doubt = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
+        self._looks = Together(
+            self._look, size_max=limits.CLIENT_TOPICS_ASKED_MAX, calls_max=limits.CLIENT_TOGETHER_MAX)
         self._task: asyncio.Task[None] | None = None
         self.on_refreshed: Callable[[MillraceError | None], None] = lambda error: None
         self.refreshes = 0
@@ -70,6 +73,7 @@ class Metadata:
             await asyncio.gather(self._task, return_exceptions=True)
         for waiter in self._waiting:
             waiter.cancel()
+        await self._looks.close()
 
     # -- what is known ---------------------------------------------------------------------------------------------
 
@@ -98,7 +102,7 @@ class Metadata:
         """As `leader`, asking first when the topic is new; raises what is missing."""
         self.use(name)                              # known from a look at it is not yet kept fresh
         if name not in self._topics:
-            await self.soon()
+            await self.look(name)
         topic = self._topics.get(name)
         if topic is None:
             raise again(self.why_unknown(name))
@@ -153,6 +157,15 @@ class Metadata:
         except MillraceError as error:
             return error
         return None
+
+    async def look(self, name: str) -> None:
+        """One topic, as the brokers say now, and not all that are in use: there may be thousands. Those who look at the
+        same time share a question."""
+        await self._looks.ask(name)
+
+    async def _look(self, names: list[str]) -> list[None]:
+        await self.ask(dict.fromkeys(names))
+        return [None] * len(names)
 
     async def ask(self, names: Iterable[str] | None) -> list[str]:
         """One question to the first broker that answers; None: all topics. The names it told."""

@@ -8,7 +8,7 @@ client; named, they are shown.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
 from millrace.core.admin import check_topic_name, is_internal
 from millrace.core.cluster import TopicState
@@ -29,38 +29,49 @@ from millrace.wire.kafka.codec import BY_NAME, NO_UUID, Encoded, Fields, encode_
 METADATA = BY_NAME["Metadata"]
 CREATE_S = 10.0
 
-Topics = list[Fields | Encoded]
-
 
 def metadata(service: Service, version: int, fields: Fields) -> Fields | Awaitable[Fields]:
     wanted = fields["topics"]
     if wanted is None or (version == 0 and not wanted):
         own = fields.get(OWN, False)
         topics = [t for t in service.shell.cluster.topics.values() if own or not is_internal(t.name)]
-        return _answer(service, [_part(service, version, topic) for topic in topics])
+        return _answer(service, version, topics)
     if service.options.auto_create_topics and fields.get("allow_auto_topic_creation", True):
         missing = _creatable(service, wanted)
         if missing:
             return _create_then_answer(service, version, wanted, missing)
-    return _answer(service, [_topic(service, version, one) for one in wanted])
+    return _answer_named(service, version, wanted)
 
 
-def _answer(service: Service, topics: Topics) -> Fields:
-    shell = service.shell
+def _answer_named(
+    service: Service, version: int, wanted: list[Fields], refused: Mapping[str, MillraceError] | None = None
+) -> Fields:
+    found = [_found(service, one) for one in wanted]
+    for at, one in enumerate(wanted):
+        if refused and one["name"] in refused and not isinstance(found[at], TopicState):
+            found[at] = _unknown(refused[one["name"]], name=one["name"])
+    return _answer(service, version, found)
+
+
+def _answer(service: Service, version: int, found: Sequence[TopicState | Fields]) -> Fields:
+    """Who is suspected is looked up once: it costs a look at every broker's process, and clients name thousands of
+    topics."""
+    shell, suspects = service.shell, service.shell.suspects()
+    topics = [_part(service, version, one, suspects) if isinstance(one, TopicState) else one for one in found]
     return {
-        "brokers": _brokers(service),
+        "brokers": _brokers(service, suspects),
         "cluster_id": str(shell.config.cluster_id),
         "controller_id": shell.controller_id,
         "topics": topics,
     }
 
 
-def _brokers(service: Service) -> list[Fields]:
+def _brokers(service: Service, suspects: frozenset[int]) -> list[Fields]:
     """All members, also those that are down: a client that sees its broker vanish from the list forgets the partitions
     it sends there, and finds their new leader only with its next slow refresh. A broker that has lost its lease leaves
     itself out for just that reason: what it knows is old, and its clients should ask somebody else."""
     shell = service.shell
-    cut_off = shell.id in shell.suspects() and len(shell.cluster.brokers) > 1
+    cut_off = shell.id in suspects and len(shell.cluster.brokers) > 1
     return [
         {
             "node_id": broker.broker, "host": broker.endpoint.host, "port": broker.endpoint.kafka_port,
@@ -74,15 +85,14 @@ def _brokers(service: Service) -> list[Fields]:
 # -- one topic -----------------------------------------------------------------------------------------------------
 
 
-def _topic(service: Service, version: int, wanted: Fields) -> Fields | Encoded:
+def _found(service: Service, wanted: Fields) -> TopicState | Fields:
     cluster = service.shell.cluster
     name, topic_id = wanted["name"], wanted.get("topic_id", NO_UUID)
     if name is None:
-        topic = cluster.topic(topic_id)
-        return _part(service, version, topic) if topic else _unknown(UnknownTopicId(""), topic_id=topic_id)
+        return cluster.topic(topic_id) or _unknown(UnknownTopicId(""), topic_id=topic_id)
     topic = cluster.topics_by_name.get(name)
     if topic is not None:
-        return _part(service, version, topic)
+        return topic
     try:
         check_topic_name(name)
     except InvalidTopicName as error:
@@ -94,21 +104,20 @@ def _unknown(error: MillraceError, **fields: object) -> Fields:
     return {"error_code": error.kafka_code, "name": None, **fields}
 
 
-def _part(service: Service, version: int, topic: TopicState) -> Encoded:
-    made_of = (service.shell.cluster.shape_index, service.shell.suspects())
+def _part(service: Service, version: int, topic: TopicState, suspects: frozenset[int]) -> Encoded:
+    made_of = (service.shell.cluster.shape_index, suspects)
     if made_of != service.topic_parts_of:
         service.topic_parts.clear()
         service.topic_parts_of = made_of
     part = service.topic_parts.get((version, topic.name))
     if part is None:
-        part = encode_part(METADATA, version, "topics", _topic_fields(service, topic))
+        part = encode_part(METADATA, version, "topics", _topic_fields(service, topic, suspects))
         service.topic_parts[version, topic.name] = part
     return part
 
 
-def _topic_fields(service: Service, topic: TopicState) -> Fields:
+def _topic_fields(service: Service, topic: TopicState, suspects: frozenset[int]) -> Fields:
     alive = {broker.broker for broker in service.shell.cluster.brokers.values() if not broker.fenced}
-    suspects = service.shell.suspects()
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -157,12 +166,7 @@ async def _create_then_answer(service: Service, version: int, wanted: list[Field
     except MillraceError:
         # The client asks again: by then the topic is there, or the controller is.
         refused = {name: LeaderNotAvailable("") for name in missing}
-    topics = [_topic(service, version, one) for one in wanted]
-    known = service.shell.cluster.topics_by_name
-    for at, one in enumerate(wanted):
-        if one["name"] in refused and one["name"] not in known:
-            topics[at] = _unknown(refused[one["name"]], name=one["name"])
-    return _answer(service, topics)
+    return _answer_named(service, version, wanted, refused)
 
 
 # -- the rest ------------------------------------------------------------------------------------------------------
@@ -174,5 +178,5 @@ def describe_cluster(service: Service, version: int, fields: Fields) -> Fields:
         "endpoint_type": fields.get("endpoint_type", 1),
         "cluster_id": str(shell.config.cluster_id),
         "controller_id": shell.controller_id,
-        "brokers": _brokers(service),
+        "brokers": _brokers(service, shell.suspects()),
     }

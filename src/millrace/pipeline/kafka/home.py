@@ -19,6 +19,7 @@ from millrace.log.client.positions import PositionClient
 from millrace.model.ids import TopicPartition
 from millrace.model.position_calls import CommitPosition, ShowPosition
 from millrace.model.positions import NOT_SHOWN, Claim, Point, PositionKey, StoredPosition, TargetEnd
+from millrace.pipeline.kafka.holds import Holds
 
 
 class ShownPositions(PositionClient):
@@ -35,11 +36,13 @@ class ShownPositions(PositionClient):
 
 class LogHome:
     def __init__(
-        self, client: LogClient, *, maintainer: int = 0, shown: Callable[[Point], int] = lambda at: NOT_SHOWN
+        self, client: LogClient, *, maintainer: int = 0, shown: Callable[[Point], int] = lambda at: NOT_SHOWN,
+        holds: Holds | None = None,
     ) -> None:
-        """`maintainer`: its epoch, as far as is known: floors are its own. `shown`: of a position, to tools."""
+        """`maintainer`: its epoch, as far as is known: floors are its own. `shown`: of a position, to tools. `holds`:
+        shared with others that take over."""
         self._client, self._positions, self._maintainer = client, ShownPositions(client), maintainer
-        self._shown = shown
+        self._shown, self._holds = shown, holds or Holds(client)
 
     async def take(self, key: PositionKey, epoch: int, *, new_writer_id: int | None) -> StoredPosition:
         return await self._positions.take(key, epoch, new_writer_id=new_writer_id)
@@ -57,7 +60,7 @@ class LogHome:
         while True:
             with contextlib.suppress(Superseded):        # another maintainer has come since
                 while wanted:
-                    wanted = (await floors.set(owner, self._maintainer, wanted)).gone      # up to where it begins
+                    wanted = await self._holds.set(owner, self._maintainer, wanted)      # up to where it begins
                 return
             self._maintainer = (await floors.of_owner(owner)).epoch
             stored = await self._positions.read(key)     # behind the epoch: a removal closes it before it raises that

@@ -7,6 +7,7 @@ changed sink makes a new mover. Claims are made where the positions are kept, on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from millrace import limits
-from millrace.errors import UnknownTopicId
+from millrace.errors import MillraceError, UnknownTopicId
 from millrace.log.client import LogClient
 from millrace.model.positions import Claim, PositionKey
 from millrace.model.rounds import TaskPlan, Work, WorkResult
@@ -47,6 +48,14 @@ class Services(NamedTuple):
     positions: Positions
 
 
+class _Read(NamedTuple):
+    """What a plan says for all of its works."""
+
+    plan: TaskPlan
+    names: Mapping[UUID, str]                            # of topics
+    tables: Mapping[UUID, TablePlan]                     # by version
+
+
 class KafkaMover:
     def __init__(self, setup: Setup, connect: Callable[[], Awaitable[Services]]) -> None:
         """`connect` is asked for every task: it keeps what it has opened."""
@@ -55,12 +64,15 @@ class KafkaMover:
         self._origin = Origin(setup.source, setup.database)
         self._router = Router(setup.source, self._sink, setup.settings)
         self._executions: dict[tuple[PositionKey, int], int] = {}     # of the task under way
+        self._read: _Read | None = None                               # of the same
 
     async def claim(self, plan: TaskPlan) -> Collection[int]:
         self._executions = {(work.plan.key, work.plan.round): secrets.randbits(62) for work in plan.works}
-        positions = (await self._connect()).positions
+        services = await self._connect()
         claims = [self._claims_of(work) for work in plan.works]
-        granted = set(await positions.claim([one for ones in claims for one in ones]))
+        told, _ = await asyncio.gather(
+            services.positions.claim([one for ones in claims for one in ones]), _met(services.client, plan))
+        granted = set(told)
         return [n for n, mine in enumerate(_numbers(map(len, claims))) if granted.issuperset(mine)]
 
     def _claims_of(self, work: Work) -> list[tuple[PositionKey, Claim]]:
@@ -76,12 +88,18 @@ class KafkaMover:
         return self._executions[work.plan.key, work.plan.round]
 
     async def move(self, plan: TaskPlan, work: Work) -> WorkResult:
-        client = (await self._connect()).client
-        return await self._moved(plan, work, read(client, _range(plan, work), plans_of(plan)))
+        client, known = (await self._connect()).client, self._known(plan)
+        return await self._moved(plan, work, read(client, _range(known.names, work), known.tables))
+
+    def _known(self, plan: TaskPlan) -> _Read:
+        """Made once for all works of a task: each names every table and topic of all of them."""
+        if self._read is None or self._read.plan is not plan:
+            self._read = _Read(plan, {topic.topic_id: topic.name for topic in plan.topics}, plans_of(plan))
+        return self._read
 
     async def _moved(self, plan: TaskPlan, work: Work, portions: AsyncIterator[Portion]) -> WorkResult:
         began = time.monotonic()
-        names = {topic.topic_id: topic.name for topic in plan.topics}
+        names = self._known(plan).names
         job = Job(
             work.plan, portions, names, partial(self._maker, work, names, time.time_ns() // 1000),
             self._execution(work), _sending_s(work), work.deadline_s,
@@ -108,7 +126,7 @@ class KafkaMover:
         """Ends with the time for sending: whoever writes would not send what comes later."""
         (work,), began = plan.works, time.monotonic()
         client = (await self._connect()).client
-        async for one in asked(client, _range(plan, work), plan.tables, plan.broken):
+        async for one in asked(client, _range(self._known(plan).names, work), plan.tables, plan.broken):
             yield one
             if time.monotonic() - began >= _sending_s(work):
                 return
@@ -120,6 +138,12 @@ class KafkaMover:
         """The client is its worker's, not this mover's."""
 
 
+async def _met(client: LogClient, plan: TaskPlan) -> None:
+    """Who leads the topics of all works. What is not known by then, each asks for itself."""
+    with contextlib.suppress(MillraceError):
+        await client.meet(topic.name for topic in plan.topics)
+
+
 def _numbers(counts: Iterable[int]) -> Iterator[range]:
     first = 0
     for count in counts:
@@ -127,8 +151,7 @@ def _numbers(counts: Iterable[int]) -> Iterator[range]:
         first += count
 
 
-def _range(plan: TaskPlan, work: Work) -> Range:
-    names = {topic.topic_id: topic.name for topic in plan.topics}
+def _range(names: Mapping[UUID, str], work: Work) -> Range:
     wanted = work.plan
     return Range(
         names[wanted.key.topic_id], wanted.key.partition, wanted.from_, wanted.to, wanted.skip, work.copied)

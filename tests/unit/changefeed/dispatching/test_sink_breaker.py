@@ -86,7 +86,7 @@ class World:
     def hosted(self, span: SpanId, *, ended: bool = False) -> Hosted:
         """`ended`: only a take-over can tell what its round did."""
         work = Work("orders", Dispatcher(span, 3), whole(TABLE, 1))
-        around = Around(*cast(Any, (None, None, None)), work, SinkTurns(self.breaker, work.dispatcher))
+        around = Around(*cast(Any, (None, None, None)), work, SinkTurns(self.breaker, work.dispatcher), cast(Any, None))
         part = StreamPart(around, (TOPIC, "t"), 0)
         if ended:
             part.machine.refused(part.machine.wanted()[0], MillraceError("a result is lost"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from millrace import limits
 from millrace.log.kafka.shell import KafkaOptions
+from millrace.model.ids import ProcessIdentity
+from millrace.ops.ports import Processes
 from millrace.wire.kafka import apis
 from millrace.wire.records import Record, build_batch
 from support_kafka import Node, batch_of, one_broker, values_of
@@ -74,6 +77,37 @@ def test_L20_metadata_by_id(tmp_path: Path) -> None:
         known, unknown = (await wire.call("Metadata", {"topics": wanted}))["topics"]
         assert (known["name"], known["topic_id"], known["error_code"]) == ("t", topic_id, 0)
         assert (unknown["name"], unknown["topic_id"], unknown["error_code"]) == (None, other, 100)
+        await wire.close()
+
+    run(tmp_path, test)
+
+
+class Looks:
+    """The machine's processes, and how often somebody looked for one."""
+
+    def __init__(self, real: Processes) -> None:
+        self.real, self.count = real, 0
+
+    def me(self) -> ProcessIdentity:
+        return self.real.me()
+
+    def is_gone(self, process: ProcessIdentity) -> bool:
+        self.count += 1
+        return self.real.is_gone(process)
+
+
+def test_L20_metadata_of_many_topics_looks_for_dead_brokers_once(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        wire = await node.connect()
+        names = [f"t{n}" for n in range(20)]
+        for name in names:
+            await wire.create(name)
+        node.broker.ports = replace(node.broker.ports, processes=(looks := Looks(node.broker.ports.processes)))
+        for wanted in ([{"name": name} for name in names], None):
+            looks.count = 0
+            answer = await wire.call("Metadata", {"topics": wanted})
+            assert [topic["error_code"] for topic in answer["topics"]] == [0] * len(names)
+            assert looks.count == len(node.broker.cluster.brokers)
         await wire.close()
 
     run(tmp_path, test)
