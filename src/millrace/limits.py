@@ -280,6 +280,8 @@ HOME_WAIT_S = 2.0                  # of a long poll for marks and positions: it 
                                    # up about when another one leads
 HOME_SHOW_S = 5.0                  # at most so often tools see a changefeed's place in `progress` move on
 HOME_LOOK_S = 0.05                 # between two looks for a marker that is not there yet
+HOME_SETTLE_S = 0.005              # partitions of a table are stored one after another: one look serves those that come
+                                   # so close together, and every barrier waits so long
 
 # -- expressions of changefeeds on Spark ---------------------------------------------------------------------------
 ASKED_JOBS_MAX = 4                 # jobs of tables with expressions at a time: most cores are for those without

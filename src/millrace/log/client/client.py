@@ -248,15 +248,16 @@ class LogClient:
 
     async def fetch(
         self, wanted: Mapping[Where, int], *, wait_s: float = 0.5, bytes_max: int = FETCH_BYTES,
-        writers: frozenset[int] | None = None,
+        each_bytes_max: int | None = None, writers: frozenset[int] | None = None,
     ) -> dict[Where, Fetched]:
         """Waits up to `wait_s` for the first records. Partitions of which nothing was heard are left out. `writers`:
         only what these have written.
 
-        `bytes_max` is per broker; a single larger batch still comes. OffsetOutOfRange: below the log start or above
-        the end."""
+        `bytes_max` is per broker, and one partition may have all of it where `each_bytes_max` does not say how much; a
+        single larger batch still comes. OffsetOutOfRange: below the log start or above the end."""
         async def attempt() -> dict[Where, Fetched]:
-            outcome = await self._fetcher.fetch(wanted, wait_s=wait_s, bytes_max=bytes_max, writers=writers)
+            outcome = await self._fetcher.fetch(
+                wanted, wait_s=wait_s, bytes_max=bytes_max, each_bytes_max=each_bytes_max, writers=writers)
             found = {where: one for where, one in outcome.items() if isinstance(one, Fetched)}
             failures = [one for one in outcome.values() if isinstance(one, MillraceError)]
             for failure in failures:
