@@ -273,14 +273,16 @@ class LogClient:
             return {}
         return await self._persist("fetch", attempt, more_s=wait_s)
 
-    async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]:
+    async def read(
+        self, topic: str, partition: int, start: int, end: int, *, bytes_max: int = FETCH_BYTES
+    ) -> AsyncIterator[list[Record]]:
         """All records from `start` up to, not including, `end`; waits for those that are not there yet, up to
-        `deadline_s` without any."""
+        `deadline_s` without any. `bytes_max`: of one page; what stands behind `end` is fetched with it."""
         where = (topic, partition)
         loop = asyncio.get_running_loop()
         heard_at = loop.time()
         while start < end:
-            found = (await self.fetch({where: start}, wait_s=min(1.0, self.deadline_s))).get(where)
+            found = (await self.fetch({where: start}, wait_s=min(1.0, self.deadline_s), bytes_max=bytes_max)).get(where)
             if found is None or found.next_offset == start:
                 if loop.time() - heard_at > self.deadline_s:
                     raise TimedOut(f"{topic}/{partition}: nothing at {start}, records up to {end} were asked for")
