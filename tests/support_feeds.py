@@ -177,6 +177,10 @@ class Home:
         changes, resolved, ends, positions = self._target.look()
         return News(tuple(changes), (Mark(resolved, ends, True),), positions)
 
+    async def arrived(self) -> None:
+        """Nobody tells: passes look for themselves."""
+        await asyncio.Event().wait()
+
     async def take_ddl(self, epoch: int) -> DdlTaken | None:
         return self._target.take_ddl(epoch)
 

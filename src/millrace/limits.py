@@ -270,6 +270,7 @@ ROUND_OFFSETS_MAX = 8_192          # records of one plan: as many small ones as 
 ROUND_OFFSETS_FIRST = 64           # of a dispatcher's first plan: 64 MiB at most, then as it goes
 PROGRESS_WAIT_S = 5.0              # one long poll of a source's `progress`: it wakes on news, not on this
 PROGRESS_READY_S = 30.0            # a take-over that waits longer for it is given up, and placed again
+MARKER_LOOK_BYTES = 256 * KIB      # read at a time for a marker: it stands near, and far behind it all that is waiting
 MARKERS_KEPT = 64                  # of one partition: changefeeds may stand at different ones
 IDLE_LOOKS_MAX = 16                # dispatchers of a changefeed that store fresh ends, or look around, at a time
 ENDS_LOOK_MAX = 1_000              # targets in one look at their ends: some milliseconds of a broker
@@ -285,6 +286,8 @@ HOME_WAIT_S = 2.0                  # of a long poll for marks and positions: it 
                                    # up about when another one leads
 HOME_SHOW_S = 5.0                  # at most so often tools see a changefeed's place in `progress` move on
 HOME_LOOK_S = 0.05                 # between two looks for a marker that is not there yet
+HOME_SETTLE_S = 0.005              # partitions of a table are stored one after another: one look serves those that come
+                                   # so close together, and every barrier waits so long
 
 # -- expressions of changefeeds on Spark ---------------------------------------------------------------------------
 ASKED_JOBS_MAX = 4                 # jobs of tables with expressions at a time: most cores are for those without

@@ -113,7 +113,9 @@ class SourceProgress:
     async def find(self, part: TablePartition, look: Look) -> None:
         """Reads the range until the marker is met."""
         topic = table_topic(self._source, look.oid)
-        async for page in self._client.read(topic, look.partition, look.start, look.end):
+        pages = self._client.read(
+            topic, look.partition, look.start, look.end, bytes_max=limits.MARKER_LOOK_BYTES)
+        async for page in pages:
             for record in page:
                 header = header_of(record)
                 wanted = (look.marker.generation, look.marker.place)

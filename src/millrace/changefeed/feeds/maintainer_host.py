@@ -98,9 +98,9 @@ class MaintainerHost:
     def poke(self) -> None:
         self._beat.poke()
 
-    def _hear(self, answer: Answer) -> None:
+    def _hear(self, answer: Answer, *, at_once: bool = False) -> None:
         self._inbox.append(answer)
-        self._beat.poke()
+        self._beat.poke(at_once=at_once)
 
     # -- lives -----------------------------------------------------------------------------------------------------
     async def _run(self) -> None:
@@ -135,6 +135,7 @@ class MaintainerHost:
                 self.feed, history.state, capture=around.capture, epoch=self.epoch, now=around.now(),
                 session_s=around.session_s, tables=home.tables, health=Health(), spec=entry.spec, changed=home.changed,
                 watermarks=home.watermarks)
+            self._effects.start(self._watch_arrivals(home))
             while True:
                 heartbeat = await self._beat.wait(machine.look_within_s(around.now()))
                 await self._pass(machine, history, home, heartbeat=heartbeat)
@@ -229,6 +230,11 @@ class MaintainerHost:
             self._hear(partial(machine.closed, effect, ok=ok))
         self._closing.discard(effect)
 
+    async def _watch_arrivals(self, home: FeedHome) -> None:
+        while True:
+            await home.arrived()
+            self._beat.poke()
+
     async def _change(self, machine: Maintainer, home: FeedHome, effect: DdlEffect) -> None:
         try:
             answer = await self._carry_out(machine, home, effect)
@@ -238,7 +244,8 @@ class MaintainerHost:
             log.exception("the ddl dispatcher waits", feed=self.feed)
         else:
             self._ddl_failures = 0
-            self._hear(answer)
+            lost = answer in (machine.ddl.unknown, machine.overtaken)
+            self._hear(answer, at_once=not lost)             # dispatchers stand still until a change has passed [C7]
             return
         self._ddl_failures += 1
         await self._wait(self._ddl_failures)                 # each fresh take-over costs a record and an epoch

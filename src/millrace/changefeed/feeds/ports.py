@@ -126,6 +126,9 @@ class FeedHome(Protocol):
     def news(self) -> News:
         """At once, from memory: asked in every pass, up to fifty times a second."""
 
+    async def arrived(self) -> None:
+        """Until a position stands at a marker where none stood at the last call: a schema change may pass by it."""
+
     async def take_ddl(self, epoch: int) -> DdlTaken | None:
         """The ddl position under this epoch, earlier writers fenced, the target scanned. None: a greater one stands."""
 

@@ -224,6 +224,9 @@ class LogFeedHome:
         marks = (Mark(*mark),) if mark is not None else ()
         return News(tuple(changes), marks, self._standing.take_news(), *self._keeping.take_news())
 
+    async def arrived(self) -> None:
+        await self._standing.arrived()
+
     async def take_ddl(self, epoch: int) -> DdlTaken | None:
         stored = await self._hand.take(epoch)
         if stored is None:

@@ -22,8 +22,10 @@ Where = tuple[str, int]
 async def first_markers(
     client: LogClient, wanted: Mapping[Where, int], *, wait_s: float
 ) -> dict[Where, MarkerKey | None]:
-    """None: the first record is no marker. Where nothing stands yet, the partition is left out."""
-    found = await client.fetch(wanted, wait_s=wait_s, bytes_max=limits.HOME_LOOK_BYTES * len(wanted))
+    """None: the first record is no marker. Where nothing stands yet, the partition is left out; also where others have
+    taken all the room, by large batches."""
+    each = limits.HOME_LOOK_BYTES
+    found = await client.fetch(wanted, wait_s=wait_s, bytes_max=each * len(wanted), each_bytes_max=each)
     return {where: marker_in(page.records[0]) for where, page in found.items() if page.records}
 
 

@@ -37,12 +37,17 @@ class FeedStanding:
         self._copies = copies
         self._markers: dict[TablePartition, tuple[int, int | None]] = {}     # offset looked at, what stands there
         self._changed: dict[TablePartition, Committed] = {}
-        self._stirred = asyncio.Event()
+        self._stirred, self._arrived = asyncio.Event(), asyncio.Event()
         self.told: dict[int, Told] = {}                  # by number, in their order; those that have not passed
 
     def take_news(self) -> dict[TablePartition, Committed]:
         changed, self._changed = self._changed, {}
         return changed
+
+    async def arrived(self) -> None:
+        """Until one is found at a marker."""
+        await self._arrived.wait()
+        self._arrived.clear()
 
     def add(self, told: Told) -> None:
         self.told[told.number] = told
@@ -93,6 +98,7 @@ class FeedStanding:
             wanted = self._to_look()
             if not wanted:
                 await self._stirred.wait()
+                await asyncio.sleep(limits.HOME_SETTLE_S)
                 continue
             parts = {self._tables.where(part): part for part in wanted}
             offsets = {where: wanted[part] for where, part in parts.items()}
@@ -101,7 +107,9 @@ class FeedStanding:
                 number = self._story.markers.get(marker) if marker is not None else None
                 self._markers[parts[where]] = (offsets[where], number)
                 self.note(self._tables.key_of(parts[where]))
-            await asyncio.sleep(limits.HOME_LOOK_S)
+                if number is not None:
+                    self._arrived.set()
+            await asyncio.sleep(limits.HOME_SETTLE_S if len(found) == len(offsets) else limits.HOME_LOOK_S)
 
     def _to_look(self) -> dict[TablePartition, int]:
         wanted: dict[TablePartition, int] = {}

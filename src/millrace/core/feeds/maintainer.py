@@ -278,8 +278,8 @@ class Maintainer:
         return records + [TableTrouble(table, None) for table in self.state.troubles if table not in isolated]
 
     def look_within_s(self, now: float) -> float:
-        """How soon positions are to be looked at: a schema change waits for some of them, and nobody tells when they
-        have moved. So it waits at most a quarter longer than it must."""
+        """How soon positions are to be looked at: a schema change waits for some of them. Whoever comes to a marker may
+        be told of; what is not told waits at most a quarter longer than it must."""
         if self.ddl.busy or self.ddl.waiting() is None:
             return math.inf
         return max(limits.FEED_PASS_GAP_S, (now - self._stirred_at) / 4)

@@ -272,15 +272,16 @@ class LogClient:
 
     async def fetch(
         self, wanted: Mapping[Where, int], *, wait_s: float = 0.5, bytes_max: int = FETCH_BYTES,
-        writers: frozenset[int] | None = None,
+        each_bytes_max: int | None = None, writers: frozenset[int] | None = None,
     ) -> dict[Where, Fetched]:
         """Waits up to `wait_s` for the first records. Partitions of which nothing was heard are left out. `writers`:
         only what these have written.
 
-        `bytes_max` is per broker; a single larger batch still comes. OffsetOutOfRange: below the log start or above
-        the end."""
+        `bytes_max` is per broker, and one partition may have all of it where `each_bytes_max` does not say how much; a
+        single larger batch still comes. OffsetOutOfRange: below the log start or above the end."""
         async def attempt() -> dict[Where, Fetched]:
-            outcome = await self._fetcher.fetch(wanted, wait_s=wait_s, bytes_max=bytes_max, writers=writers)
+            outcome = await self._fetcher.fetch(
+                wanted, wait_s=wait_s, bytes_max=bytes_max, each_bytes_max=each_bytes_max, writers=writers)
             found = {where: one for where, one in outcome.items() if isinstance(one, Fetched)}
             failures = [one for one in outcome.values() if isinstance(one, MillraceError)]
             for failure in failures:
@@ -296,14 +297,16 @@ class LogClient:
             return {}
         return await self._persist("fetch", attempt, more_s=wait_s)
 
-    async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]:
+    async def read(
+        self, topic: str, partition: int, start: int, end: int, *, bytes_max: int = FETCH_BYTES
+    ) -> AsyncIterator[list[Record]]:
         """All records from `start` up to, not including, `end`; waits for those that are not there yet, up to
-        `deadline_s` without any."""
+        `deadline_s` without any. `bytes_max`: of one page; what stands behind `end` is fetched with it."""
         where = (topic, partition)
         loop = asyncio.get_running_loop()
         heard_at = loop.time()
         while start < end:
-            found = (await self.fetch({where: start}, wait_s=min(1.0, self.deadline_s))).get(where)
+            found = (await self.fetch({where: start}, wait_s=min(1.0, self.deadline_s), bytes_max=bytes_max)).get(where)
             if found is None or found.next_offset == start:
                 if loop.time() - heard_at > self.deadline_s:
                     raise TimedOut(f"{topic}/{partition}: nothing at {start}, records up to {end} were asked for")

@@ -176,8 +176,11 @@ class Answered(NamedTuple):
 
 
 def fetch_request(
-    correlation: int, client_id: bytes, offsets: Mapping[Where, int], *, wait_ms: int, bytes_max: int
+    correlation: int, client_id: bytes, offsets: Mapping[Where, int], *, wait_ms: int, bytes_max: int,
+    each_bytes_max: int | None = None,
 ) -> list[Chunk]:
+    """`each_bytes_max`: of one partition; None: one may have all."""
+    each = bytes_max if each_bytes_max is None else each_bytes_max
     by_topic: dict[str, list[tuple[int, int]]] = {}
     for (topic, partition), offset in offsets.items():
         by_topic.setdefault(topic, []).append((partition, offset))
@@ -187,7 +190,7 @@ def fetch_request(
         name = topic.encode()
         out += uvarint(len(name) + 1) + name + uvarint(len(entries) + 1)
         for partition, offset in entries:
-            out += _FETCH_ENTRY.pack(partition, -1, offset, -1, -1, bytes_max) + b"\0"
+            out += _FETCH_ENTRY.pack(partition, -1, offset, -1, -1, each) + b"\0"
         out += b"\0"
     out += b"\1\1\0"                                     # no forgotten topics, no rack, no tags
     return _with_length([out])

@@ -56,7 +56,8 @@ class Fetcher:
         self._busy: set[tuple[Address, str]] = set()
 
     async def fetch(
-        self, wanted: Mapping[Where, int], *, wait_s: float, bytes_max: int, writers: Writers = None
+        self, wanted: Mapping[Where, int], *, wait_s: float, bytes_max: int, each_bytes_max: int | None = None,
+        writers: Writers = None,
     ) -> Outcome:
         """One round: returns when one leader had records or an error, or all have answered. Leaders that said nothing
         yet are left out."""
@@ -69,7 +70,8 @@ class Fetcher:
             asked = (address, tuple(sorted(offsets.items())), writers)
             parked = self._parked.pop(asked, None)
             task = parked.poll if parked else asyncio.get_running_loop().create_task(
-                self._ask(address, offsets, wait_s=wait_s, bytes_max=bytes_max, writers=writers)
+                self._ask(address, offsets, wait_s=wait_s, bytes_max=bytes_max, each_bytes_max=each_bytes_max,
+                          writers=writers)
             )
             tasks[task] = asked
         try:
@@ -111,7 +113,8 @@ class Fetcher:
             self._parked.pop(next(iter(self._parked))).poll.cancel()
 
     async def _ask(
-        self, address: Address, offsets: dict[Where, int], *, wait_s: float, bytes_max: int, writers: Writers
+        self, address: Address, offsets: dict[Where, int], *, wait_s: float, bytes_max: int,
+        each_bytes_max: int | None, writers: Writers,
     ) -> Outcome:
         """Never raises: a failure is the outcome of each partition."""
         lane = self._lane(address)
@@ -120,8 +123,8 @@ class Fetcher:
 
         def build(correlation: int) -> list[Chunk]:
             return fetch_request(
-                correlation, conn.client_id_bytes, offsets, wait_ms=int(wait_s * 1000), bytes_max=bytes_max
-            )
+                correlation, conn.client_id_bytes, offsets, wait_ms=int(wait_s * 1000), bytes_max=bytes_max,
+                each_bytes_max=each_bytes_max)
 
         def parse(frame: memoryview) -> Outcome:
             failure, told = parse_fetched(frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from itertools import pairwise
 
 from millrace import limits
@@ -71,6 +72,23 @@ def test_C9_machines_of_one_process_have_their_heartbeats_at_the_same_moments() 
     Sim(1).run(main())
     assert beats[0][1:] == beats[1][1:], "after the first one, which is soon"
     assert len(beats[0]) > 5
+
+
+def test_C7_what_others_wait_for_has_its_pass_at_once_and_the_next_news_share_one_again() -> None:
+    passes: list[float] = []
+
+    async def main() -> None:
+        loop, beat = asyncio.get_running_loop(), Beat(EVERY_S)
+        await beat.wait()
+        began = loop.time()
+        for delay_s, at_once in ((0.100, False), (0.101, False), (0.102, True), (0.103, False)):
+            loop.call_later(delay_s, partial(beat.poke, at_once=at_once))
+        for _ in range(3):
+            assert not await beat.wait()
+            passes.append(round(loop.time() - began, 3))
+
+    Sim(1).run(main())
+    assert passes == [0.1, 0.102, 0.102 + limits.FEED_PASS_GAP_S]
 
 
 def test_P7_without_news_a_machine_is_woken_by_its_heartbeat_alone() -> None:

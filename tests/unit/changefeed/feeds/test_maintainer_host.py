@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,7 +38,7 @@ from millrace.model.feed_messages import (
     StopDispatcher,
     View,
 )
-from support_feeds import Alone, Home, play_alone, until
+from support_feeds import Alone, Home, Target, play_alone, until
 
 FEED, EPOCH = "orders", 3
 A = TypeVar("A")
@@ -160,6 +162,42 @@ def test_C7_without_markers_in_positions_no_schema_change_passes(tmp_path: Path)
         assert s.works()
         assert data.ddl.next <= first.number
         assert s.checkpoint() < first.lsn
+        await s.host.stop()
+        await s.manager.stop()
+
+    play_alone(tmp_path, main)
+
+
+def test_C7_who_comes_to_a_marker_is_looked_at_before_the_next_heartbeat(tmp_path: Path) -> None:
+    class Telling(Home):
+        def __init__(self, target: Target) -> None:
+            super().__init__(target)
+            self.came, self.looks = asyncio.Event(), 0
+
+        def news(self) -> News:
+            self.looks += 1
+            return super().news()
+
+        async def arrived(self) -> None:
+            await self.came.wait()
+            self.came.clear()
+
+    async def main(a: Alone) -> None:
+        home = Telling(a.target)
+
+        async def open_(*opened: object) -> Telling:
+            return home
+
+        a.homes.open = open_  # type: ignore[method-assign]
+        a.around = dataclasses.replace(a.around, heartbeat_s=3600.0)
+        await a.created(FEED)
+        s = Story(a)
+        s.host.start()
+        await until(lambda: home.looks)
+        for _ in range(30):                                  # its beginning brings some passes, but not so many
+            looks = home.looks
+            home.came.set()
+            await until(lambda looks=looks: home.looks > looks, 10)  # type: ignore[misc]
         await s.host.stop()
         await s.manager.stop()
 

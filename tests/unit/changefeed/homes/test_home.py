@@ -11,12 +11,13 @@ import pytest
 
 from millrace import limits
 from millrace.changefeed.feeds.ports import DdlTaken, FeedHome
+from millrace.changefeed.homes.markers import first_markers
 from millrace.core.delivery.positions import Commit
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.checkpoint import Committed
 from millrace.core.feeds.ddl_home import ddl_key
 from millrace.core.feeds.topic_claims import Claim
-from millrace.core.sources.registry import progress_topic
+from millrace.core.sources.registry import progress_topic, table_topic
 from millrace.errors import InvalidProducerEpoch, Malformed, Superseded, UnknownSource
 from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, TableSettings
 from millrace.model.positions import Point, StoredPosition
@@ -51,6 +52,10 @@ class Told:
         """At which the position of its first partition stands."""
         found = self.look()._positions.get(TablePartition(id_of(oid), 0))
         return found.marker if found is not None else None
+
+    def offset(self, oid: int) -> int | None:
+        found = self.look()._positions.get(TablePartition(id_of(oid), 0))
+        return found.next if found is not None else None
 
 
 async def altered(log: Log, lsn: int, schema: TableSchema = WIDER) -> int:
@@ -129,6 +134,43 @@ def test_C7_P3_positions_of_a_table_exist_before_anybody_is_told_of_it(tmp_path:
         await log.client.append(progress_topic(SOURCE), 0, [Record(b"\x01nonsense")])
         with pytest.raises(Malformed):
             await until(lambda: told.look() is None, 10)
+        await home.leave()
+
+    run(tmp_path, story)
+
+
+def test_C7_partitions_at_their_markers_are_found_by_one_look_whatever_stands_behind_them(tmp_path: Path) -> None:
+    """Else every partition of a table would cost each of its barriers a look more."""
+    async def story(log: Log) -> None:
+        parts = 2
+        await log.add(T, partitions=parts)
+        await altered(log, 20)
+        for partition in range(parts):
+            for lsn in range(30, 30 + parts * limits.HOME_LOOK_BYTES // 64):     # each a batch of its own, of more
+                await log.rows(T.oid, partition, 1, lsn=lsn)
+        topic = table_topic(SOURCE, T.oid)
+        wanted = {(topic, partition): 0 for partition in range(parts)}
+        found = await first_markers(log.client, wanted, wait_s=1.0)
+        assert found == dict.fromkeys(wanted, (1, T.oid, 20, 0))
+
+    run(tmp_path, story)
+
+
+def test_C7_whoever_comes_to_a_marker_is_told_and_nobody_else(tmp_path: Path) -> None:
+    async def story(log: Log) -> None:
+        await log.add(T)
+        await log.rows(T.oid, 0, 4, lsn=10)
+        home = await homes(log).open(entry())
+        told, arrived = Told(home), asyncio.create_task(home.arrived())
+        number = await altered(log, 20)
+        await log.rows(T.oid, 0, 4, lsn=30)
+        await log.mark(30)
+        await log.move(T.oid, 0, 2, resolved=0)
+        await until(lambda: told.offset(T.oid) == 2, 10)
+        assert not arrived.done()
+        await log.move(T.oid, 0, 4, resolved=19)
+        await asyncio.wait_for(arrived, 10)
+        assert told.marker(T.oid) == number, "when it is told, it is among the news"
         await home.leave()
 
     run(tmp_path, story)

@@ -80,6 +80,13 @@ def test_a_broker_reads_our_fetch_and_we_its_answer() -> None:
     request = hot.parse_fetch(frame[4:], header.body, header.version)
     assert (request.max_wait_ms, request.min_bytes, request.max_bytes, request.session_id) == (50, 1, 1000, 0)
     assert {(n.decode(), e.partition): e.offset for n, entries in request.topics for e in entries} == wanted
+    assert {e.bytes_max for _, entries in request.topics for e in entries} == {1000}
+
+    frame = memoryview(joined(
+        frames.fetch_request(3, b"me", wanted, wait_ms=50, bytes_max=1000, each_bytes_max=300)))
+    request = hot.parse_fetch(frame[4:], header.body, header.version)
+    assert request.max_bytes == 1000
+    assert {e.bytes_max for _, entries in request.topics for e in entries} == {300}
 
     data = wire.build_batch([Record(b"1", timestamp_ms=1)], base_offset=5)
     leader = hot.Leader(1, 2, "host", 9)
