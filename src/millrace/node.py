@@ -13,7 +13,8 @@ import asyncio
 import errno
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from millrace.api.app import HttpServer, build
 from millrace.core import retention
@@ -67,9 +68,9 @@ async def serve_broker(config: Config, broker_id: int) -> None:
         raise broker.failed
 
 
-async def _started(broker: Broker, config: Config, stop: asyncio.Event) -> bool:
-    """False when the stop came first: a broker may wait long for a controller."""
-    starting = asyncio.create_task(broker.start(), name="start")
+async def _begun(start: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
+    """False when the stop came first: a broker may wait long for a controller, a capture for a lease."""
+    starting = asyncio.create_task(start, name="start")
     stopping = asyncio.create_task(stop.wait(), name="stop")
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -77,13 +78,17 @@ async def _started(broker: Broker, config: Config, stop: asyncio.Event) -> bool:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         return False
+    starting.result()
+    return not stop.is_set()
+
+
+async def _started(broker: Broker, config: Config, stop: asyncio.Event) -> bool:
     try:
-        starting.result()
+        return await _begun(broker.start(), stop)
     except OSError as error:
         raise _start_error(config, error) from error
     except DiskFull as error:
         raise ConfigError(f"broker.data_dir: {error}; free space or choose another disk") from error
-    return not stop.is_set()
 
 
 def _start_error(config: Config, error: OSError) -> Exception:
@@ -106,7 +111,7 @@ async def _http(http: HttpServer, key: str, host: str, port: int) -> None:
 
 
 async def serve_capture(config: Config, capture_id: int) -> None:
-    """Runs one capture until it is told to stop or another takes its place; raises what ended it."""
+    """Runs one capture until it is told to stop or cannot go on; raises what ended it."""
     from millrace.api import capture_app  # the database driver and Arrow: a broker does without them
     from millrace.changefeed.capture import Capture
 
@@ -122,8 +127,8 @@ async def serve_capture(config: Config, capture_id: int) -> None:
     garbage.start()
     try:
         await _http(http, "capture.http_port", config.capture.host, config.capture.http_port)
-        await _capture_started(capture, config)
-        await stop.wait()
+        if await _capture_started(capture, config, stop):
+            await stop.wait()
     finally:
         await capture.stop()
         await http.close()
@@ -133,9 +138,9 @@ async def serve_capture(config: Config, capture_id: int) -> None:
         raise capture.failed
 
 
-async def _capture_started(capture: Capture, config: Config) -> None:
+async def _capture_started(capture: Capture, config: Config, stop: asyncio.Event) -> bool:
     try:
-        await capture.start()
+        return await _begun(capture.start(), stop)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise

@@ -201,8 +201,10 @@ class MemoryStore:
 
         def step() -> None:
             known = self._state.members.get(member)
-            stored = known.incarnation if known else incarnation
-            rules.refuse_stale_incarnation(member, given=incarnation, stored=stored)
+            if known is not None:
+                rules.refuse_stale_incarnation(member, given=incarnation, stored=known.incarnation)
+                over = self._state.now() >= known.expires_at
+                rules.refuse_living_other(member, known.process, over=over, processes=self._ports.processes)
             expires_at = self._state.now() + ttl_s
             me = self._ports.processes.me()
             self._state.members[member] = _Member(incarnation, ttl_s, expires_at, me, bytes(info))
@@ -213,7 +215,8 @@ class MemoryStore:
         def step() -> list[MemberLease]:
             now = self._state.now()
             return [
-                MemberLease(name, known.incarnation, known.expires_at - now, known.info)
+                MemberLease(name, known.incarnation, known.expires_at - now, known.ttl_s - (known.expires_at - now),
+                            known.info)
                 for name, known in sorted(self._state.members.items())
                 if now < known.expires_at and not self._ports.processes.is_gone(known.process)
             ]

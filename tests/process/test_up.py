@@ -80,6 +80,22 @@ def test_A2_status_has_the_shape_tools_rely_on(cluster: Up) -> None:
     assert "liveness: alive" in cluster.millrace("status", "-o", "yaml").stdout
 
 
+def test_L23_status_names_a_broker_whose_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_BROKER__DISK_USED_MAX", "0.000001")
+    up = Up(tmp_path / "full")
+    up.up("--brokers", "1")
+    try:
+        done = up.millrace("status", "--check", check=False)
+        assert done.returncode == 10
+        for said in ("broker 0 refuses writes", "of the disk under", "retention.ms"):
+            assert said in done.stdout
+        asked = up.millrace("status", "-o", "json", "--check", check=False)
+        assert asked.returncode == 10
+        assert "of the disk" in json.loads(asked.stdout)["brokers"][0]["refuses_writes"]
+    finally:
+        up.millrace("down")
+
+
 def test_A2_topic_commands(cluster: Up) -> None:
     made = cluster.millrace("topic", "create", "orders", "--partitions", "4", "-c", "max.message.bytes=60000")
     assert "4 partitions, 3 replicas each" in made.stdout

@@ -1,4 +1,7 @@
-"""`/livez`: the loop turns. `/readyz`: registered, caught up, unfenced, with a lease, not draining [A4]."""
+"""`/livez`: the loop turns. `/readyz`: registered, caught up, unfenced, with a lease, not draining [A4].
+
+A broker whose disk is full is ready: it serves readers, and `refuses_writes` says why writers wait [L23].
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ async def livez(request: Request) -> Response:
 
 
 async def readyz(request: Request) -> Response:
-    why = not_ready(request.app.state.broker)
-    return problem(503, "not_ready", why) if why else Json({"status": "ready"})
+    broker: Broker = request.app.state.broker
+    if why := not_ready(broker):
+        return problem(503, "not_ready", why)
+    return Json({"status": "ready", "refuses_writes": broker.keeper.refuses_writes if broker.keeper else ""})
 
 
 def not_ready(broker: Broker) -> str:

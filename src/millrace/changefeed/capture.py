@@ -4,14 +4,15 @@
                                                    └─▶ readers of the sources, changefeeds placed, while it has that
 
 In: the store, the log's brokers, Spark, configuration. Out: living members for all to see; changes of databases in the
-log; changefeeds that move. Promise: when its lease is taken by a later process of the same id, when it is put out, or
-when it is told to stop, the office, readers and changefeeds end first, the lease last.
+log; changefeeds that move. Promise: when another process of the same id has its lease, when it is put out, or when it
+is told to stop, the office, readers and changefeeds end first, the lease last.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -58,7 +59,7 @@ class Capture:
         self.settings, self.ports, self.store, self._fatal = settings, ports, store, fatal
         self.id = settings.id
         info = CaptureInfo(settings.id, int(ports.clock.wall() * 1000), settings.address, os.getpid(), settings.link,
-                           ports.processes.me())
+                           ports.processes.me(), socket.gethostname())
         self.membership = Membership(store, ports, info, session_s=settings.session_s, lost=self._lost)
         self.client = LogClient(settings.bootstrap, client_id=f"capture-{settings.id}", deadline_s=LOG_DEADLINE_S)
         self.quarantined = QuarantineCounts(self.client)
@@ -154,7 +155,7 @@ class Capture:
         if self.stopping:
             return "stopping"
         if not self.membership.valid:
-            return "no lease: the store has not confirmed that this capture lives"
+            return self.membership.waits or "no lease: the store has not confirmed that this capture lives"
         if self.coordinator_id is None:
             return "no capture is known to be coordinator yet"
         return ""

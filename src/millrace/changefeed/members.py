@@ -1,7 +1,8 @@
 """Who is a living capture: each says so by a lease in the store, and everybody can read who does.
 
 In: this process's own description. Out: a lease renewed for as long as the process lives; the living captures.
-Promise: of two processes that call themselves the same capture the later one stays, the earlier one ends [C1].
+Promise: of two processes that call themselves the same capture the one that lives stays, and the other is refused. One
+that is provably gone, or not heard until its lease ends, is replaced; should it come back, it ends [C1].
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
+from millrace import limits
 from millrace.changefeed.looks import until_look
-from millrace.errors import MillraceError, StaleIncarnation, Unreachable
+from millrace.core.feeds.predecessor import Predecessor
+from millrace.errors import MemberHeld, MillraceError, StaleIncarnation, Unreachable
 from millrace.model.ids import ProcessIdentity
 from millrace.ops.ports import Ports
 from millrace.store.contract import Store
@@ -34,10 +37,14 @@ class CaptureInfo(msgspec.Struct, frozen=True):
     pid: int
     link: str = ""             # host:port where its links are answered; empty: it hosts no changefeeds
     process: ProcessIdentity | None = None
+    host: str = ""             # name of its machine, for people
+
+    def __str__(self) -> str:
+        return f"process {self.pid}{f' on {self.host}' if self.host else ''}, HTTP {self.address}"
 
 
 class Membership:
-    """This process's lease. `lost`: another process has taken our place."""
+    """This process's lease. `lost`: another process has taken our place. `waits`: for what, while it starts."""
 
     def __init__(self, store: Store, ports: Ports, info: CaptureInfo, *, session_s: float,
                  lost: Callable[[MillraceError], None]) -> None:
@@ -45,6 +52,7 @@ class Membership:
         self.info = info
         self._task: asyncio.Task[None] | None = None
         self._until = 0.0
+        self.waits = ""
 
     @property
     def valid(self) -> bool:
@@ -52,11 +60,11 @@ class Membership:
 
     async def start(self) -> None:
         """Returns when the lease stands. A clock that was set back since the last start is stepped over."""
-        step = 0
+        step, other = 0, Predecessor()
         while True:
             try:
-                await self._renew()
-                break
+                if await self._take(other):
+                    break
             except StaleIncarnation:
                 if step == CLOCK_STEPS_MAX:
                     raise
@@ -66,7 +74,29 @@ class Membership:
             except Unreachable as error:
                 log.warning("no lease yet", error=str(error), code=error.code)
                 await asyncio.sleep(self._session_s / CHANCES)
+        self.waits = ""
         self._task = asyncio.create_task(self._keep(), name="capture-lease")
+
+    async def _take(self, other: Predecessor) -> bool:
+        """False: another process has the lease, and may be dead. Raises MemberHeld when it is not."""
+        try:
+            await self._renew()
+            return True
+        except MemberHeld:
+            held = next((lease for lease in await self._store.leases() if lease.member == self._name), None)
+        if held is not None:
+            holder = msgspec.msgpack.decode(held.info, type=CaptureInfo)
+            if other.lives(self._ports.clock.now(), expires_in_s=held.expires_in_s):
+                raise MemberHeld(
+                    f"capture {self.info.id} is running: {holder}, heard {held.heard_ago_s:.1f} s ago; nothing was "
+                    f"changed: stop that process first, or start this one with another --id")
+            if not self.waits:
+                log.warning("another process lives as this capture: waiting until it is heard, or its lease ends",
+                            capture=self.info.id, holder=str(holder), heard_ago_s=round(held.heard_ago_s, 1),
+                            ends_in_s=round(held.expires_in_s, 1))
+            self.waits = f"waits for the end of the lease of {holder}, in {held.expires_in_s:.1f} s unless it is heard"
+        await asyncio.sleep(limits.LEASE_LOOK_S)
+        return False
 
     async def stop(self) -> None:
         if self._task is None:
@@ -93,7 +123,7 @@ class Membership:
             await until_look(self._session_s / CHANCES)
             try:
                 await self._renew()
-            except StaleIncarnation as error:
+            except (StaleIncarnation, MemberHeld) as error:
                 self._until = 0.0
                 self._lost(error)
                 return

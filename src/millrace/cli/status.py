@@ -8,12 +8,14 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from millrace.cli.changefeed_views import bytes_text, held_up
-from millrace.cli.client import Api, Kind
+from millrace.cli.client import Api, Kind, request
 from millrace.cli.exits import UNHEALTHY, CommandFailed
 from millrace.cli.layout import Layout
 from millrace.cli.output import Form, console, show, table_of
 from millrace.ops import processes
 from millrace.pipeline import server
+
+ROOM = "free space there: lower retention.ms or retention.bytes, delete topics, or end what holds the log"
 
 
 def status(*, dir: str = ".millrace", output: Annotated[Form, Parameter(alias="-o")] = "table",
@@ -27,15 +29,19 @@ def status(*, dir: str = ".millrace", output: Annotated[Form, Parameter(alias="-
     output
         Form of the output.
     check
-        Exit 10 unless every broker and capture is alive, every partition has a leader and all its replicas, and no
-        changefeed has failed.
+        Exit 10 unless every broker and capture is alive, every partition has a leader and all its replicas, no broker
+        refuses writes since its disk is full, and no changefeed has failed.
     """
     layout = Layout(dir)
-    found = gather_status(layout)
+    found = with_refusals(gather_status(layout))
     columns = ("broker", "pid", "kafka", "http", "liveness", "controller", "leads", "replicas", "restarts")
     rows = [(b["id"], b["pid"], b["address"], b["http"], b["liveness"], "yes" if b["is_controller"] else "",
              b["leaders"], b["replicas"], b["restarts"]) for b in found["brokers"]]
     show(found, output, table_of(columns, rows))
+    for broker in found["brokers"] if output == "table" else ():
+        if broker["refuses_writes"]:
+            console().print(f"broker {broker['id']} refuses writes: {broker['refuses_writes']}; {ROOM}", soft_wrap=True,
+                            markup=False)
     if output == "table" and found["captures"]:
         console().print(table_of(("capture", "pid", "http", "liveness", "coordinator", "sources", "restarts"), [
             (c["id"], c["pid"], c["address"], c["liveness"], "yes" if c["is_coordinator"] else "",
@@ -77,11 +83,30 @@ def gather_status(layout: Layout) -> dict[str, Any]:
     return {**found, "healthy": is_healthy(found)}
 
 
+def with_refusals(found: dict[str, Any]) -> dict[str, Any]:
+    """Each broker asked whether it takes writes: a full disk is known there only [L23]. None: it did not answer."""
+    brokers = [{**broker, "refuses_writes": _refuses_writes(broker)} for broker in found["brokers"]]
+    found = {**found, "brokers": brokers}
+    return {**found, "healthy": is_healthy(found)}
+
+
+def _refuses_writes(broker: dict[str, Any]) -> str | None:
+    host, _, port = broker["http"].rpartition(":")
+    if broker["liveness"] != "alive":
+        return None
+    try:
+        code, answer = request(host, int(port), "GET", "/readyz", timeout_s=3)
+    except OSError:
+        return None
+    return str(answer.get("refuses_writes", "")) if code == 200 else None
+
+
 def is_healthy(found: dict[str, Any]) -> bool:
-    """Everybody lives and is led, every partition is whole, and no changefeed waits for somebody to resume it."""
+    """Everybody lives and is led, every partition is whole, nobody who was asked has a full disk, and no changefeed
+    waits for somebody to resume it."""
     members = [*found["brokers"], *found["captures"]]
     return (found["controller"] is not None and (found["coordinator"] is not None or not found["captures"])
-            and all(member["liveness"] == "alive" for member in members)
+            and all(member["liveness"] == "alive" and not member.get("refuses_writes") for member in members)
             and not (found["offline_partitions"] or found["under_replicated_partitions"])
             and not any(feed["state"] == "failed" for feed in found["changefeeds"] or ()))
 

@@ -8,7 +8,7 @@
     │   └── SourceError          the database of a source: SourceAuthFailed, SourceNotPermitted, SlotLost …
     ├── Refused ............... a rule of the protocol said no (stale epoch, not leader, lease over)
     │   ├── NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch, NotEnoughReplicas …
-    │   ├── Deposed, OfficeHeld, StaleIncarnation, StaleToken
+    │   ├── Deposed, OfficeHeld, MemberHeld, StaleIncarnation, StaleToken
     │   └── PositionMissing, Superseded, PositionMoved, ClaimRefused …
     ├── Unreachable ........... the other side did not answer (retriable)
     ├── DeliveryError ......... a sink did not take what it was given: DeliveryTransient, RowRefused, TableRefused,
@@ -105,6 +105,7 @@ from millrace.errors.offices import (
     Deposed,
     IndexCompacted,
     IndexConflict,
+    MemberHeld,
     NotController,
     NotCoordinator,
     OfficeHeld,
@@ -166,6 +167,7 @@ __all__ = [
     "LeaderNotAvailable",
     "LogReleased",
     "Malformed",
+    "MemberHeld",
     "MessageTooLarge",
     "MillraceError",
     "NewerFormat",

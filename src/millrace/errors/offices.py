@@ -40,6 +40,13 @@ class OfficeHeld(Refused):
     code = "office_held"
 
 
+class MemberHeld(Refused):
+    """Another process lives as this member: two of one number would do each other's work."""
+
+    code = "member_held"
+    retriable = False
+
+
 class IndexConflict(Refused):
     """The history moved on: read it again before deciding."""
 

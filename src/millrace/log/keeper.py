@@ -109,6 +109,11 @@ class Keeper:
             self.stats.disk_full_refusals += 1
         return self._disk_full
 
+    @property
+    def refuses_writes(self) -> str:
+        """Why, as they are told who write; empty while nobody is refused."""
+        return str(self._disk_full or "")
+
     def request_sync(self, partition: Partition) -> None:
         if self._grouped:
             self.logs.request_sync(partition.log)

@@ -11,7 +11,7 @@ Promises (checked for every store by tests/unit/store/contract_suite.py):
   `StoreUnreachable` a write may or may not have happened: the caller reads after `expected_index` before it goes on.
 - A new holder reads the history after its acquire, not before: what the former one had under way may arrive until then.
 - A holder that is provably gone [L17], expired or released makes way at once; so does the caller's own process, which
-  may have lost the answer of an earlier acquire.
+  may have lost the answer of an earlier acquire. The same holds for who lives as a member: nobody else takes its place.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class MemberLease(msgspec.Struct, frozen=True):
-    """One living member, as it last described itself."""
+    """One living member, as it last described itself. Times may be a second off, since some stores count whole ones;
+    but what is left grows only when the member is heard."""
 
     member: str
     incarnation: int
     expires_in_s: float
+    heard_ago_s: float
     info: bytes
 
 
@@ -93,7 +95,11 @@ class Store(Protocol):
         """
 
     async def lease(self, member: str, incarnation: int, ttl_s: float, info: bytes) -> None:
-        """This process lives as `member` for `ttl_s` more; 0 ends it. Raises StaleIncarnation for a lower one."""
+        """This process lives as `member` for `ttl_s` more; 0 ends it.
+
+        Raises StaleIncarnation for a lower one than was ever leased, MemberHeld while another process lives as it; then
+        nothing has changed.
+        """
 
     async def leases(self) -> list[MemberLease]:
         """The living members by name: not expired, not provably gone."""

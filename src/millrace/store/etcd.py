@@ -331,9 +331,12 @@ class EtcdStore:
         rules.check_name(member)
         key, counter = self._member_keys(member)
         value = _Member(STORE_FORMAT, incarnation, self._ports.processes.me(), bytes(info))
-        counters = (await self._etcd.read([get(counter)])).ranges[0]
+        counters, holders = (await self._etcd.read([get(counter), get(key)])).ranges
         stored, revision = (int(counters[0].value), counters[0].revision) if counters else (incarnation, 0)
         rules.refuse_stale_incarnation(member, given=incarnation, stored=stored)
+        if holders:   # without its lease the key is not there; whoever writes it later writes the counter, too
+            rules.refuse_living_other(
+                member, _member(holders[0]).process, over=False, processes=self._ports.processes)
         known, lease, seconds = self._members.get(member, (None, 0, 0))
         if known == value and ttl_s > 0 and seconds == _seconds(ttl_s) and await self._etcd.keep_alive(lease):
             return
@@ -352,12 +355,11 @@ class EtcdStore:
         found = (await self._etcd.read([get(base.encode(), f"{self._prefix}/m0".encode())])).ranges[0]
         living: list[MemberLease] = []
         for kv in found:
-            value = msgspec.msgpack.decode(kv.value, type=_Member)
-            rules.refuse_newer(value.format, STORE_FORMAT, where=kv.key.decode())
+            value = _member(kv)
             if not self._ports.processes.is_gone(value.process):
-                left_s = await self._etcd.time_left_s(kv.lease)
+                left_s, granted_s = await self._etcd.times_s(kv.lease)
                 name = unquote(kv.key.decode().removeprefix(base))
-                living.append(MemberLease(name, value.incarnation, left_s, value.info))
+                living.append(MemberLease(name, value.incarnation, left_s, max(0.0, granted_s - left_s), value.info))
         return sorted(living, key=lambda lease: lease.member)
 
     async def close(self) -> None:
@@ -448,6 +450,12 @@ def _view(answer: Answer, keys: _Keys) -> _View:
     state, revision = _state(answer.ranges[0], keys.where)
     tenure = answer.ranges[1][0] if answer.ranges[1] else None
     return _View(state, revision, tenure, answer.revision)
+
+
+def _member(kv: KeyValue) -> _Member:
+    value = msgspec.msgpack.decode(kv.value, type=_Member)
+    rules.refuse_newer(value.format, STORE_FORMAT, where=kv.key.decode())
+    return value
 
 
 def _unpacked(kv: KeyValue, office: str) -> list[tuple[int, bytes]]:

@@ -96,10 +96,15 @@ class EtcdClient:
         return bool(await self._retried(once))
 
     async def time_left_s(self, lease: int) -> float:
+        return (await self.times_s(lease))[0]
+
+    async def times_s(self, lease: int) -> tuple[float, float]:
+        """What is left, and what is given at each keep-alive."""
         request = rpc.LeaseTimeToLiveRequest(ID=lease)
         reply = await self._retried(lambda endpoint: endpoint.lease.LeaseTimeToLive(request, timeout=RPC_S))
         # etcd rounds down; what it says is over in 0 s is still there.
-        return float(min(reply.TTL + 1, reply.grantedTTL)) if reply.TTL >= 0 else 0.0
+        left_s = float(min(reply.TTL + 1, reply.grantedTTL)) if reply.TTL >= 0 else 0.0
+        return left_s, float(reply.grantedTTL)
 
     # -- watch -----------------------------------------------------------------------------------------------------
     async def next_event(self, key: bytes, range_end: bytes, *, after_revision: int) -> None:

@@ -21,11 +21,13 @@ from millrace.errors import (
     IndexCompacted,
     IndexConflict,
     InvalidRequest,
+    MemberHeld,
     MessageTooLarge,
     NewerFormat,
     OfficeHeld,
     StaleIncarnation,
 )
+from millrace.model.ids import ProcessIdentity
 from millrace.ops.ports import Processes
 from millrace.store.contract import RECORD_FORMAT, STORE_FORMAT, Candidate, Holder
 
@@ -174,3 +176,9 @@ def check_record_format(found: int, *, office: str, index: int) -> None:
 def refuse_stale_incarnation(member: str, *, given: int, stored: int) -> None:
     if given < stored:
         raise StaleIncarnation(f"member {member}: incarnation {given} is older than {stored}")
+
+
+def refuse_living_other(member: str, holder: ProcessIdentity, *, over: bool, processes: Processes) -> None:
+    """A member's lease is its process's own until it ends, or until there is proof that the process is gone [C1]."""
+    if not over and holder != processes.me() and not processes.is_gone(holder):
+        raise MemberHeld(f"member {member}: process {holder.pid} lives as it")

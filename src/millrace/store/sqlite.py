@@ -35,6 +35,7 @@ from millrace.store.sqlite_guard import LOOK_S, Lookout, Participants
 from millrace.store.waiting import Wakers
 
 T = TypeVar("T")
+_MemberRow = tuple[str, int, float, float, str, int, int, bytes]
 
 OFFICE_SCHEMA = """
 CREATE TABLE office (id INTEGER PRIMARY KEY CHECK (id = 1), state TEXT NOT NULL);
@@ -201,26 +202,37 @@ class SqliteStore:
         row = (member, incarnation, ttl_s, expires_at, me.boot_id, me.pid, me.start_time, info)
 
         def step(connection: sqlite3.Connection) -> None:
-            known = connection.execute("SELECT incarnation FROM member WHERE name = ?", (member,)).fetchone()
-            stored = known[0] if known else incarnation
-            rules.refuse_stale_incarnation(member, given=incarnation, stored=stored)
+            known = connection.execute("SELECT * FROM member WHERE name = ?", (member,)).fetchone()
+            if known is not None:
+                self._refuse_lease(incarnation, known)
             connection.execute("INSERT OR REPLACE INTO member VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
         room = self._members()
         await self._run(room, lambda deadline: room.file.change("lease", step, deadline=deadline))
 
+    def _refuse_lease(self, given: int, known: _MemberRow) -> None:
+        member, incarnation, ttl_s, expires_at, boot_id, pid, start_time, _ = known
+        rules.refuse_stale_incarnation(member, given=given, stored=incarnation)
+        holder = ProcessIdentity(boot_id, pid, start_time)
+        over = not self._lasts(ttl_s, expires_at) or self._is_past(holder)
+        rules.refuse_living_other(member, holder, over=over, processes=self._ports.processes)
+
+    def _lasts(self, ttl_s: float, expires_at: float) -> bool:
+        """One that ends later than it could have been given is of another clock."""
+        now = self._ports.clock.now()
+        return now < expires_at <= now + ttl_s + rules.CLOCK_SLACK_S
+
     async def leases(self) -> list[MemberLease]:
-        def step(connection: sqlite3.Connection) -> list[tuple[str, int, float, float, str, int, int, bytes]]:
+        def step(connection: sqlite3.Connection) -> list[_MemberRow]:
             return connection.execute("SELECT * FROM member ORDER BY name").fetchall()
 
         room = self._members()
         rows = await self._run(room, lambda deadline: room.file.read(step, deadline=deadline))
         now = self._ports.clock.now()
         return [
-            MemberLease(name, incarnation, expires_at - now, info)
+            MemberLease(name, incarnation, expires_at - now, ttl_s - (expires_at - now), info)
             for name, incarnation, ttl_s, expires_at, boot_id, pid, start_time, info in rows
-            if now < expires_at <= now + ttl_s + rules.CLOCK_SLACK_S
-            and not self._is_past(ProcessIdentity(boot_id, pid, start_time))
+            if self._lasts(ttl_s, expires_at) and not self._is_past(ProcessIdentity(boot_id, pid, start_time))
         ]
 
     async def close(self) -> None:

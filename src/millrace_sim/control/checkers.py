@@ -29,6 +29,8 @@ def stalls(world: World) -> list[str]:
         if entry.removing:
             found.append(f"{feed} is still being removed")
             continue
+        if feed == world.laid_aside and not entry.runs:
+            continue                                         # nothing may be left of it: see below
         if entry.renew:
             found.append(f"{feed} was changed, and nobody has heard of it")
         place = entry.place
@@ -97,9 +99,9 @@ def _leftovers(world: World, holder: CoordinatorHost) -> list[str]:
         if not capture.up:
             continue
         for feed, maintainer in capture.maintainers.items():
-            place = feeds[feed].place if feed in feeds else None
+            place = feeds[feed].place if feed in feeds and feeds[feed].runs else None
             if place is None or (place.capture, place.epoch) != (capture.id, maintainer.epoch):
-                found.append(f"a second maintainer of {feed} on {capture.id}")
+                found.append(f"a maintainer of {feed} too many on {capture.id}")
         for feed, manager in capture.managers.items():
             place = feeds[feed].place if feed in feeds else None
             host = world.captures[place.capture].maintainers.get(feed) if place is not None else None

@@ -8,9 +8,9 @@ import random
 class Faults:
     """Chances, and mean times between faults in seconds (0: never)."""
 
-    def __init__(self, rng: random.Random, people: random.Random, log: random.Random) -> None:
-        """`people`, `log`: what people change, and what the log cuts, have chances of their own, so that the rest of a
-        seed's world stays as it is."""
+    def __init__(self, rng: random.Random, people: random.Random, log: random.Random, odd: random.Random) -> None:
+        """`people`, `log`, `odd`: what people change, what the log cuts, and what is rare have chances of their own, so
+        that the rest of a seed's world stays as it is."""
 
         def some(chance: float, *values: float, rng: random.Random = rng) -> float:
             return rng.choice(values) if rng.random() < chance else 0.0
@@ -36,5 +36,6 @@ class Faults:
         self.down_s = rng.choice((1, 4, 12))
         self.late = rng.random() < 0.3                      # some captures join later
         self.forever = rng.random() < 0.4                   # one link never heals
+        self.silence = not self.forever and odd.random() < 0.2      # nobody hears one capture, which hears everybody
         self.remove = rng.random() < 0.3                    # one changefeed is removed
         self.proofs = rng.random() < 0.5                    # a dead process is known to be dead [L17]

@@ -32,6 +32,7 @@ from millrace_sim.control import checkers
 from millrace_sim.control.capture import OFFICE, Capture
 from millrace_sim.control.data import FeedData
 from millrace_sim.control.faults import Faults
+from millrace_sim.control.hosts import SESSION_S
 from millrace_sim.control.store import Owner, Store
 
 FAULTS_S, HEAL_S = 30.0, 75.0
@@ -48,7 +49,8 @@ class World:
         self.rng, self.flaws = random.Random(seed), flaws
         self.people = random.Random(f"people {seed}")
         self.log = random.Random(f"log {seed}")
-        self.faults = Faults(self.rng, self.people, self.log)
+        self.odd = random.Random(f"odd {seed}")
+        self.faults = Faults(self.rng, self.people, self.log, self.odd)
         self.now, self.healed = 0.0, False
         self._queue: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
         self._number = 0
@@ -62,6 +64,7 @@ class World:
         self.sick: set[TableId] = set()
         self.denied: set[str] = set()
         self.mute: CaptureId | None = None                # reaches the store and nobody else, for ever
+        self.laid_aside: str | None = None                # paused, and not resumed by anybody who heals the world
         self.waiting_since: dict[str, float] = {}
         lsns = int(FAULTS_S / LSN_S) + 8
         feeds = ("orders", "people")[: self.rng.choice((1, 2))]
@@ -329,7 +332,8 @@ class World:
         self.after(2.0, self._copy_needed)
         for delay_s in (1.0, 20.0, 40.0):
             for feed in self.data:
-                self.after(delay_s, self.ask, lambda state, feed=feed: state.resume(feed))
+                if feed != self.laid_aside:
+                    self.after(delay_s, self.ask, lambda state, feed=feed: state.resume(feed))
 
     def _cut_for_ever(self) -> None:
         """One link never heals, in one direction or both; or one capture stays mute towards everybody."""
@@ -338,6 +342,31 @@ class World:
         if self.rng.random() < 0.4:
             self.mute = a
             self.cut_for_ever |= {(a, n) for n in self.captures} | {(n, a) for n in self.captures}
+
+    def _silence(self) -> None:
+        """Nobody hears one capture from now on, which hears everybody. Whoever had heard it as coordinator is gone, and
+        what it maintains is laid aside before a successor gives that to another: only the capture itself can end it."""
+        fit = [c for c in self.captures.values() if c.up and c.maintainers and c.coordinator is None]
+        if not fit:
+            self.after(1.0, self._silence)
+            return
+        silent = self.odd.choice(fit)
+        self.count["silenced"] += 1
+        self.mute = silent.id
+        self.cut_for_ever |= {(silent.id, n) for n in self.captures}
+        for capture in self.captures.values():
+            if capture.coordinator is not None:
+                self.crash(capture)
+        self._lay_aside(next(iter(silent.maintainers)), self.now + SESSION_S)
+
+    def _lay_aside(self, feed: str, until: float) -> None:
+        if self.healed or self.now > until:
+            return
+        if self.ask(lambda state: state.pause(feed)):
+            self.count["laid aside"] += 1
+            self.laid_aside = feed
+        else:
+            self.after(TICK_S, self._lay_aside, feed, until)
 
     def _source(self) -> None:
         for data in self.data.values():
@@ -366,6 +395,8 @@ class World:
         if self.faults.forever and len(self.captures) > 2:
             early = self.rng.random() < 0.7
             self.after(self.rng.uniform(3, 25) if early else FAULTS_S, self._cut_for_ever)
+        if self.faults.silence and len(self.captures) > 2:
+            self.after(self.odd.uniform(3, 15), self._silence)
         self.until(FAULTS_S)
         self.heal()
         self.until(FAULTS_S + 10)

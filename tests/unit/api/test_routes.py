@@ -138,6 +138,21 @@ def test_A4_health_says_why_a_broker_is_not_ready(tmp_path: Path) -> None:
     run(tmp_path, body)
 
 
+def test_L23_a_broker_with_a_full_disk_is_ready_and_says_that_it_refuses_writes(tmp_path: Path) -> None:
+    async def main() -> None:
+        full = Brokers(tmp_path, 1, listener=KafkaServer, disk_used_max=1e-9)
+        async with full, serving(full) as client:
+            answer = await client.get("/readyz")
+            assert answer.status_code == 200
+            assert f"of the disk under {full.running[0].config.data_dir} is used" in answer.json()["refuses_writes"]
+
+    async def roomy(client: httpx.AsyncClient, brokers: Brokers) -> None:
+        assert (await client.get("/readyz")).json() == {"status": "ready", "refuses_writes": ""}
+
+    asyncio.run(main())
+    run(tmp_path / "roomy", roomy)
+
+
 def test_A4_a_broker_that_has_not_started_answers(tmp_path: Path) -> None:
     async def main() -> None:
         brokers = Brokers(tmp_path, 1, listener=KafkaServer)

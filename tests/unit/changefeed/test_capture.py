@@ -84,6 +84,7 @@ def test_C1_who_lost_its_place_says_so_and_leaves_nothing_running(tmp_path: Path
             ports = cluster.ports()
             info = CaptureInfo(0, capture.membership.info.incarnation + 1, "127.0.0.1:2", 2)
             later = Membership(cluster.store(ports), ports, info, session_s=60.0, lost=lambda error: None)
+            cluster.machine.gone.add(capture.ports.processes.me().pid)         # as its successor has it
             await later.start()
             await until(lambda: cluster.ended, "the earlier one to notice")
             assert isinstance(capture.failed, StaleIncarnation)

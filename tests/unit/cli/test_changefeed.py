@@ -148,6 +148,8 @@ WELL: dict[str, Any] = {
     ({}, True), ({"changefeeds": None}, True), ({"captures": [], "coordinator": None}, True),
     ({"changefeeds": [{"state": "normal"}, {"state": "failed"}]}, False), ({"controller": None}, False),
     ({"coordinator": None}, False), ({"captures": [{"liveness": "silent"}]}, False), ({"offline_partitions": 1}, False),
+    ({"brokers": [{"liveness": "alive", "refuses_writes": "full"}]}, False),
+    ({"brokers": [{"liveness": "alive", "refuses_writes": ""}]}, True),
 ])
 def test_A2_status_check_knows_a_changefeed_that_has_failed(change: dict[str, Any], healthy: bool) -> None:
     assert is_healthy({**WELL, **change}) is healthy

@@ -514,12 +514,73 @@ class MemberContract:
     def test_L15_an_older_incarnation_is_refused(self, world: World) -> None:
         async def body() -> None:
             one, two = world.open(1), world.open(2)
-            await one.lease("a", 3, TTL_S, b"old")
+            await one.lease("a", 3, 3600.0, b"old")
+            world.gone.add(candidate(1).process)
             await two.lease("a", 4, 3600.0, b"new")
-            world.clock.time += TTL_S + 0.01
-            with pytest.raises(errors.StaleIncarnation):
-                await one.lease("a", 3, TTL_S, b"old")
+            for ttl_s in (TTL_S, 0.0):
+                with pytest.raises(errors.StaleIncarnation):
+                    await one.lease("a", 3, ttl_s, b"old")
             assert [(lease.incarnation, lease.info) for lease in await one.leases()] == [(4, b"new")]
+
+        run(world, body)
+
+    @pytest.mark.parametrize("incarnation", [3, 4])
+    def test_C1_the_place_of_a_living_member_is_not_taken(self, world: World, incarnation: int) -> None:
+        """Nor is it ended, and the two may even have started in the same millisecond."""
+
+        async def body() -> None:
+            one, two, far = world.open(1), world.open(2), world.open(1, boot_id=BOOT + ":another namespace")
+            await one.lease("a", 3, 3600.0, b"old")
+            for other in (two, far):
+                for ttl_s in (3600.0, 0.0):
+                    with pytest.raises(errors.MemberHeld):
+                        await other.lease("a", incarnation, ttl_s, b"new")
+            (lease,) = await two.leases()
+            assert (lease.incarnation, lease.info) == (3, b"old")
+            assert lease.expires_in_s + lease.heard_ago_s == pytest.approx(3600.0, abs=1.0)
+            await one.lease("a", 3, 3600.0, b"still here")
+            await one.lease("a", 5, 3600.0, b"the same process, anew")
+            assert [(lease.incarnation, lease.info) for lease in await two.leases()] == [(5, b"the same process, anew")]
+
+        run(world, body)
+
+    def test_C1_what_is_left_of_a_lease_grows_only_when_it_is_renewed(self, world: World) -> None:
+        async def body() -> None:
+            one, two = world.open(1), world.open(2)
+            await one.lease("a", 1, 2 * TTL_S, b"")
+            seen = [math.inf]
+
+            async def ended() -> bool:
+                world.clock.time += 0.1
+                left = await two.leases()
+                seen.extend(lease.expires_in_s for lease in left)
+                return not left
+
+            await soon(ended)
+            assert len(seen) > 3
+            assert seen == sorted(seen, reverse=True)
+
+        run(world, body)
+
+    def test_C1_who_ended_fell_silent_or_is_provably_gone_makes_way_at_once(self, world: World) -> None:
+        async def body() -> None:
+            one, two, three, four = (world.open(pid) for pid in (1, 2, 3, 4))
+            await one.lease("a", 3, 3600.0, b"one")
+            await one.lease("a", 3, 0.0, b"")
+            await two.lease("a", 3, TTL_S, b"two")
+            world.clock.time += TTL_S + 0.01
+
+            async def taken() -> bool:
+                try:
+                    await three.lease("a", 4, 3600.0, b"three")
+                except errors.MemberHeld:
+                    return False
+                return True
+
+            await soon(taken)
+            world.gone.add(candidate(3).process)
+            await four.lease("a", 5, 3600.0, b"four")
+            assert [lease.info for lease in await four.leases()] == [b"four"]
 
         run(world, body)
 
