@@ -248,6 +248,30 @@ def test_a_rule_that_matches_nothing_is_a_warning(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+def test_C9_a_table_that_its_source_carries_no_more_is_said_by_the_changefeed(tmp_path: Path) -> None:
+    async def story(w: Faces) -> None:
+        await w.http[0].post(PATH, json=BODY)
+        await w.http[0].post(PATH, json={**BODY, "id": "others", "tables": ["public.items"], "sink": "kafka:?topic=o"})
+        await w.eventually(f"{PATH}/others", lambda body: body["state"] == "normal" and not body["why"])
+        before = await w.eventually(f"{PATH}/orders", is_normal)
+        assert (before["why"], before["warnings"]) == ("", [])
+        reign = w.captures[w.coordinator].reign
+        assert reign is not None
+        reader = reign.hosts["shop"].reader
+        assert reader is not None
+        reader.state.tables[ORDERS.oid].state, reader.state.tables[ORDERS.oid].reason = "refused", "it has no key"
+        for client in w.http:
+            found = (await client.get(f"{PATH}/orders")).json()
+            (warning,) = found["warnings"]
+            assert warning["about"] == f"table {ORDERS.full_name}"
+            assert "not delivered" in warning["text"] and "it has no key" in warning["text"]
+            listed = {one["id"]: one["why"] for one in (await client.get(PATH)).json()["items"]}
+            assert listed["orders"] == found["why"] and f"does not carry {ORDERS.full_name} now" in found["why"]
+            assert listed["others"] == "", "it does not take that table"
+
+    run(tmp_path, story)
+
+
 def test_C4_an_update_takes_effect_while_it_runs(tmp_path: Path) -> None:
     async def story(w: Faces) -> None:
         await w.http[0].post(PATH, json=BODY)
