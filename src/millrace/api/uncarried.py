@@ -1,7 +1,7 @@
-"""Tables of a changefeed that its source carried once and does not carry now: what changes in them nobody delivers [C9].
+"""Tables of a changefeed that its source carried and does not carry now: what changes in them nobody delivers [C9].
 
-In: what the source's reader knows. Out: warnings, and the reason where nothing worse is said. The maintainer cannot tell:
-to it such a table is one in which nothing happens, and its checkpoint goes on.
+In: what the source's reader knows. Out: warnings, and the reason where nothing worse is said. The maintainer cannot
+tell: to it such a table is one in which nothing happens, and its checkpoint goes on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def tell_uncarried(reign: Reign, spec: ChangefeedSpec, body: dict[str, Any]) -> 
     found = {f"{table.schema}.{table.name}": table.reason for table in tables
              if table.state == "refused" and rules.takes(table.schema, table.name)}
     if found and not body["why"]:
-        body["why"] = f"source {spec.source} does not carry {', '.join(sorted(found))} now; see: changefeed get {spec.id}"
-    return [{"about": f"table {name}", "text": mask(
-        f"source {spec.source} does not carry it now, and what changes in it is not delivered; once it does again, a "
-        f"copy of the table is, but not what was deleted meanwhile. {reason}")} for name, reason in sorted(found.items())]
+        names = ", ".join(sorted(found))
+        body["why"] = f"source {spec.source} does not carry {names} now; see: changefeed get {spec.id}"
+    said = (f"source {spec.source} does not carry it now, and what changes in it is not delivered; once it does again, "
+            "a copy of the table is, but not what was deleted meanwhile")
+    return [{"about": f"table {name}", "text": mask(f"{said}: {reason}")} for name, reason in sorted(found.items())]

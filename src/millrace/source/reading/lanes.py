@@ -58,7 +58,7 @@ class Lanes:
         self._settled = asyncio.Event()
         self._settled.set()
         self.pending_bytes = 0
-        self._handed: dict[asyncio.Future[int], float] = {}      # not acknowledged, oldest first: when it was handed over
+        self._handed: dict[asyncio.Future[int], float] = {}      # not acknowledged, oldest first: since when
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # -- opening ---------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from millrace.errors import (
     ChangefeedExists,
     InvalidExpression,
     InvalidRequest,
-    PositionRefused,
     InvalidTableRule,
+    PositionRefused,
     Refused,
     UnknownChangefeed,
 )
