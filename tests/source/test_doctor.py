@@ -90,6 +90,7 @@ def test_S10_tables_without_identity_are_repaired_by_the_printed_sql(postgres: P
     assert codes(found) == {"replica_identity"}
     harmless = set() if postgres.installation.version[0] >= 18 else {"made_full"}
     assert {f.what.split(":")[0] for f in found} == {f"public.{name}" for name in {*TRAPS, "fast"} - harmless}
+    assert "a deferrable key is none" in next(f.what for f in found if f.what.startswith("public.late:"))
     repair(good_url, found)
     assert bad(good_url) == []
     asyncio.run(begin(good_url, carry_whole=("public.*",)))

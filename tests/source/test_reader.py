@@ -218,6 +218,24 @@ def test_S2_a_log_that_does_not_answer_is_said_also_when_little_waits_for_it(
         rig.verify(reader)
 
 
+def test_S2_C9_an_idle_source_says_that_the_log_takes_no_marks_which_pins_WAL(
+    rig: Rig, broker: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOG_SILENT_S", 0.5)
+    run(rig.url, "CREATE TABLE t (id int PRIMARY KEY)")
+    with rig.reader() as reader:
+        rig.verify(reader)
+        broker.pause(0)
+        try:
+            run(rig.url, "SELECT pg_switch_wal()")      # WAL without a change of any table
+            status = reader.wait(lambda s: s.state == "waiting", "it is said")
+            assert status.why == "the log does not acknowledge what was handed to it"
+            assert status.lag_s == 0.0, "of changes none waits"
+        finally:
+            broker.resume(0)
+        reader.wait(lambda s: s.state == "streaming" and not s.why, "it is over")
+
+
 def test_S7_schemas_come_from_the_log_not_from_the_catalogue(rig: Rig) -> None:
     """Rows written before an ALTER are read after it, by a reader that starts after it."""
     run(rig.url, "CREATE TABLE t (id int PRIMARY KEY, a text)", "INSERT INTO t VALUES (1, 'x')")

@@ -23,6 +23,7 @@ from millrace.api.forward import CHANGE_S, LOOK_AGAIN_S, by_coordinator
 from millrace.api.maintainers import hear, hear_all, spark_blockers
 from millrace.api.problems import Json, body_as
 from millrace.api.table_names import name_tables
+from millrace.api.uncarried import tell_uncarried
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
 from millrace.changefeed.feeds.coordinator_host import CoordinatorHost
@@ -72,6 +73,7 @@ class Desk:
         body = {**views.describe(entry, heard, self.host.machine), "warnings": warnings or []}
         await asyncio.gather(name_tables(self.capture, self.reign, entry.spec.source, views.named(body)),
                              tell_rest(self.capture, {self.name: entry}, {self.name: body}))
+        body["warnings"] = [*body["warnings"], *tell_uncarried(self.reign, entry.spec, body)]
         return body
 
 
@@ -113,6 +115,8 @@ async def list_changefeeds(desk: Desk) -> Response:
     await asyncio.gather(
         tell_rest(desk.capture, entries, {item["id"]: item for item in items}),
         *(name_tables(desk.capture, desk.reign, source, some) for source, some in told.items()))
+    for item in items:
+        tell_uncarried(desk.reign, entries[item["id"]].spec, item)
     return Json({"total": len(items), "items": items})
 
 

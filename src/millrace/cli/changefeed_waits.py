@@ -26,7 +26,8 @@ def wait_until_moving(api: Api, id: str, timeout_s: float, *, silent: bool = Fal
         news = waiting(found)
         if not news:
             if not silent:
-                console().print(f"{id} moves {found['tables_count']} tables")
+                console().print(f"{id} moves {found['tables_count']} tables"
+                                f"{'; but ' if found['why'] else ''}{found['why']}", soft_wrap=True, markup=False)
             return found
         if found["state"] in ("failed", "stopped", "removed"):
             raise CommandFailed(f"{id}: {news}", FAILED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -77,10 +78,17 @@ def replay(changefeed: str, *rows: str, dir: str = ".millrace") -> None:
     if not rows:
         raise CommandFailed("replay: name the rows; see: millrace quarantine list", USAGE)
     api = Api.of(dir, "capture")
-    for row in rows:
-        at = api.ask("POST", f"{path}/quarantine/{quote(row, safe='')}/replay", timeout_s=60.0)
+    for i, row in enumerate(rows):
+        try:
+            at = api.ask("POST", f"{path}/quarantine/{quote(row, safe='')}/replay", timeout_s=60.0)
+        except CommandFailed as error:
+            raise CommandFailed(f"row {row}: {error}{_not_tried(rows[i + 1:])}", error.code) from None
         console().print(f"replayed {row}: {at['topic']}, partition {at['partition']}, offset {at['offset']}",
                         soft_wrap=True, markup=False)
+
+
+def _not_tried(rows: Sequence[str]) -> str:
+    return f"; not tried: {', '.join(rows)}" if rows else ""
 
 
 @app.command

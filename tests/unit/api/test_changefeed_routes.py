@@ -158,6 +158,11 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
      "settings[0].more: no such field; there are tables, filter, projection, topic, partition_by"),
     ({"settings": [{"tables": "public.orders", "filter": "total > 1"}]}, 503, "unreachable", "by Spark: spark.remote"),
     ({"start": "0/1"}, 400, "invalid_request", "start: no such field; there are id, source, sink, tables,"),
+    ({"on_error": "maybe"}, 400, "invalid_request", "on_error: Invalid enum value 'maybe'; there are "),
+    ({"tables": "public.*"}, 400, "invalid_request", "tables: Expected `array | null`, got `str`"),
+    ({"settings": [{"tables": "public.orders", "projection": ["id", 5]}]}, 400, "invalid_request",
+     "settings[0].projection[1]: Expected `str`, got `int`"),
+    ({"settings": [{"filter": "total > 1"}]}, 400, "invalid_request", "settings[0].tables: missing"),
 ]
 
 
@@ -168,6 +173,12 @@ def test_P4_A1_what_cannot_be_is_refused_at_creation_with_the_place_shown(tmp_pa
             assert says in said, (change, said)
             assert "geheim" not in said
         assert (await w.http[0].get(PATH)).json() == {"total": 0, "items": []}
+        unknown = refused(await w.http[0].post(PATH, json={**BODY, "start": 1}), 400, "invalid_request")
+        assert unknown.endswith("on_error, paused"), "what only old clients send is not named"
+        for content, says in ((b"", "the body is empty"), (b"{", "the body is no JSON"), (b"[]", "the body: Expected")):
+            assert says in refused(await w.http[0].post(PATH, content=content), 400, "invalid_request")
+        elsewhere = refused(await w.http[0].get("/api/v2/topics"), 404, "not_found")
+        assert "this is a capture: ask a broker" in elsewhere
         for verb, path in (("GET", ""), ("PUT", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/resume"),
                            ("GET", "/tables"), ("GET", "/operators"), ("GET", "/blockers")):
             body = {} if verb == "PUT" else None
@@ -248,6 +259,32 @@ def test_a_rule_that_matches_nothing_is_a_warning(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+def test_C9_a_table_that_its_source_carries_no_more_is_said_by_the_changefeed(tmp_path: Path) -> None:
+    async def story(w: Faces) -> None:
+        await w.http[0].post(PATH, json=BODY)
+        await w.http[0].post(PATH, json={**BODY, "id": "others", "tables": ["public.items"], "sink": "kafka:?topic=o"})
+        await w.eventually(f"{PATH}/others", lambda body: body["state"] == "normal" and not body["why"])
+        before = await w.eventually(f"{PATH}/orders", is_normal)
+        assert (before["why"], before["warnings"]) == ("", [])
+        reign = w.captures[w.coordinator].reign
+        assert reign is not None
+        reader = reign.hosts["shop"].reader
+        assert reader is not None
+        reader.state.tables[ORDERS.oid].state, reader.state.tables[ORDERS.oid].reason = "refused", "it has no key"
+        for client in w.http:
+            found = (await client.get(f"{PATH}/orders")).json()
+            (warning,) = found["warnings"]
+            assert warning["about"] == f"table {ORDERS.full_name}"
+            assert "is not delivered" in warning["text"]
+            assert warning["text"].endswith(": it has no key")
+            listed = {one["id"]: one["why"] for one in (await client.get(PATH)).json()["items"]}
+            assert listed["orders"] == found["why"]
+            assert f"does not carry {ORDERS.full_name} now" in found["why"]
+            assert listed["others"] == "", "it does not take that table"
+
+    run(tmp_path, story)
+
+
 def test_C4_an_update_takes_effect_while_it_runs(tmp_path: Path) -> None:
     async def story(w: Faces) -> None:
         await w.http[0].post(PATH, json=BODY)
@@ -306,7 +343,7 @@ def test_C6_a_changefeed_goes_on_from_another_position(tmp_path: Path) -> None:
         await w.log.mark(2000)
         await w.log.move(1, 0, 3, resolved=2000)
         await w.eventually(path, lambda body: body["checkpoint"] == "0/7D0")
-        said = refused(await w.http[1].post(f"{path}/resume", json={"position": "0/5DC"}), 400, "invalid_request")
+        said = refused(await w.http[1].post(f"{path}/resume", json={"position": "0/5DC"}), 409, "position_refused")
         assert "pause it" in said
         await w.http[0].post(f"{path}/pause")
         wrong = {"0/3E7": "or `beginning`", "0/7D1": "or `now`", "0/0": "no commit", "0/1": "no commit"}

@@ -20,6 +20,7 @@ from millrace.core.sources.registry import table_topic
 from millrace.errors import Unreachable
 from millrace.model.positions import Point
 from millrace.model.quarantine import Quarantined, Settled, encode_quarantined, quarantine_topic
+from millrace.model.rounds import TaskPlan
 from millrace.sink.kafka.headers import NAME, Provenance, value_of
 from millrace.wire.changes import HEADER_KEY, BatchHeader, BatchKind, encode_header, encode_rows
 from millrace.wire.pg.types import AFTER, arrow_schema
@@ -89,6 +90,7 @@ def test_A2_C8_a_changefeed_through_its_life_by_commands(tmp_path: Path, capsys:
         resumed = await millrace("changefeed", "resume", "orders", "--position", "now", "--wait")
         assert resumed.splitlines()[1].startswith("warning: position: changes committed after 0/3E8 are delivered")
         assert "moves 2 tables" in resumed
+        assert "pause it" in await millrace("changefeed", "resume", "orders", "--position", "now", code=4)
         assert await millrace("changefeed", "update", "orders", "--tables", "public.orders") == "updated orders\n"
         await w.eventually("/api/v2/changefeeds/orders", lambda body: body["tables_count"] == 1)
         assert await millrace("changefeed", "update", "orders", "--tables", "public.*") == "updated orders\n"
@@ -262,6 +264,20 @@ def test_P9_a_row_is_replayed_once_and_only_while_it_is_the_last_of_its_key(
     run(tmp_path, story)
 
 
+def test_A2_P8_who_waited_for_a_changefeed_is_told_that_there_is_no_spark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story(w: Faces) -> None:
+        millrace = Commands(w, tmp_path / "cluster", capsys)
+        await millrace(*CREATE, "--wait")
+        for capture in w.captures:
+            await capture.spark.run([TaskPlan("orders", 1, "mover", b"", (), ())])
+        said = await millrace("changefeed", "resume", "orders", "--wait")
+        assert said.splitlines()[-1] == "orders moves 2 tables; but no Spark: spark.remote: missing"
+
+    run(tmp_path, story)
+
+
 def test_P9_a_row_too_large_for_its_topic_is_replayed_once_the_topic_takes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -276,7 +292,10 @@ def test_P9_a_row_too_large_for_its_topic_is_replayed_once_the_topic_takes_it(
         await millrace("changefeed", "pause", "orders")
         await until(lambda: not any(c.feeds.managers["orders"].machine.held for c in w.captures
                                     if "orders" in c.feeds.managers), "every dispatcher to be gone")
-        assert "1048588 are allowed" in await millrace("quarantine", "replay", "orders", row, code=1)
+        said = await millrace("quarantine", "replay", "orders", row, "77", "78", code=1)
+        assert said.startswith(f"millrace: row {row}: it still cannot be written: ")
+        assert "1048588 are allowed" in said
+        assert said.endswith("; not tried: 77, 78\n")
         answer = await client._anybody("IncrementalAlterConfigs", 0, {"validate_only": False, "resources": [{
             "resource_type": 2, "resource_name": "shop.public.orders", "configs": [
                 {"name": "max.message.bytes", "config_operation": 0, "value": "5000000"}]}]})

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from millrace.core.feeds.maintainer import Maintainer
 
 
-CHECKPOINT, SCHEMA_CHANGE = "checkpoint", "schema change"
+CHECKPOINT, SCHEMA_CHANGE, SPAN = "checkpoint", "schema change", "span"
 
 
 class Blocker(NamedTuple):
@@ -26,9 +26,9 @@ class Blocker(NamedTuple):
 
 
 def turn(what: str, age_s: float) -> tuple[int, float]:
-    """Sorts blockers: those that can be a cause, then schema changes, which wait for rows, then the checkpoint, which
-    waits for all of them; the oldest first."""
-    follows = 2 if what == CHECKPOINT else 1 if what.startswith(SCHEMA_CHANGE) else 0
+    """Sorts blockers: those that can be a cause, then spans on their way, which wait for captures, Spark and the sink,
+    then schema changes, which wait for rows, then the checkpoint, which waits for all of them; the oldest first."""
+    follows = 3 if what == CHECKPOINT else 2 if what.startswith(SCHEMA_CHANGE) else 1 if what.startswith(SPAN) else 0
     return follows, -age_s
 
 
@@ -57,10 +57,10 @@ def _spans(m: Maintainer) -> list[Blocker]:
         place = operator.destination or m.state.spans[span_id].place
         owner = f"capture {place.capture}" if place is not None else f"maintainer of {m.feed}"
         reason = f"{operator.kind} ({operator.reason}): waits for {placing.waits.get(span_id, 'its turn')}"
-        out.append(Blocker(f"span {span_id}", owner, reason, operator.begun))
+        out.append(Blocker(f"{SPAN} {span_id}", owner, reason, operator.begun))
     for span_id, (since, reason) in placing.absent.items():
         why = f"absent: {reason}; no capture is schedulable"
-        out.append(Blocker(f"span {span_id}", f"maintainer of {m.feed}", why, since))
+        out.append(Blocker(f"{SPAN} {span_id}", f"maintainer of {m.feed}", why, since))
     return out
 
 

@@ -19,7 +19,7 @@ from millrace.core.feeds.captures import NO_FLAWS
 from millrace.core.feeds.choice import Rules
 from millrace.core.feeds.drafts import read_settings
 from millrace.core.marked import marked
-from millrace.errors import ChangefeedExists, InvalidRequest, Refused, UnknownChangefeed
+from millrace.errors import ChangefeedExists, InvalidRequest, PositionRefused, Refused, UnknownChangefeed
 from millrace.model.changefeeds import (
     ChangefeedChanged,
     ChangefeedCreated,
@@ -170,7 +170,7 @@ class FeedsState:
             raise InvalidRequest(f"position {position}: not below 0")
         if entry.runs:
             if position:
-                raise InvalidRequest(f"changefeed {feed!r} runs; pause it before it goes on from another position")
+                raise PositionRefused(f"changefeed {feed!r} runs; pause it before it goes on from another position")
             return FeedsDecision((), None)
         return FeedsDecision((ChangefeedResumed(feed, position, entry.rewinds + 1 if position else 0),), None)
 

@@ -75,8 +75,8 @@ def _why_keyless(table: Table) -> str:
         return "its replica identity is NOTHING: once published, UPDATE and DELETE on it would fail"
     if table.version.identity == IDENTITY_FULL:
         return "it has no primary key; with identity FULL it can be carried whole if its name is given to --carry-whole"
-    return ("it has no primary key or replica identity: once published, UPDATE and DELETE on it would fail; give it a "
-            "key, or identity FULL and its name to --carry-whole")
+    return ("it has no primary key or replica identity (a deferrable key is none): once published, UPDATE and DELETE "
+            "on it would fail; give it a key, or identity FULL and its name to --carry-whole")
 
 
 def _another_key(table: Table) -> tuple[str, ...]:

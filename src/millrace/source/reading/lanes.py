@@ -17,6 +17,7 @@ from millrace.core.sources.registry import Table
 from millrace.errors import MillraceError, TopicExists
 from millrace.log.client import LogClient, Record, Writer
 from millrace.model.progress import ProgressRecord, encode_progress
+from millrace.ops.ports import Clock
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -43,9 +44,11 @@ class EpochUsed(MillraceError):
 
 class Lanes:
     def __init__(
-        self, client: LogClient, *, progress: str, fences: Sequence[tuple[int, int]], kept: Mapping[str, str] = {}
+        self, client: LogClient, *, clock: Clock, progress: str, fences: Sequence[tuple[int, int]],
+        kept: Mapping[str, str] = {},
     ) -> None:
         """`fences`: (writer id, epoch) pairs, ours last. `kept`: what tables' topics are made with, besides."""
+        self._clock = clock
         self._client, self._progress_topic, self._fences, self._kept = client, progress, tuple(fences), kept
         self._writers: dict[P, Writer] = {}
         self._progress: Writer | None = None
@@ -55,6 +58,7 @@ class Lanes:
         self._settled = asyncio.Event()
         self._settled.set()
         self.pending_bytes = 0
+        self._handed: dict[asyncio.Future[int], float] = {}      # not acknowledged, oldest first: since when
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # -- opening ---------------------------------------------------------------------------------------------------
@@ -126,9 +130,16 @@ class Lanes:
         self._watch(future, sum(map(_size, encoded)), None)
         return future
 
+    @property
+    def silent_s(self) -> float:
+        """Since when the log owes an answer; marks count, so that an idle source notices as well. 0: it owes none."""
+        oldest = next(iter(self._handed.values()), None)
+        return 0.0 if oldest is None else self._clock.now() - oldest
+
     def _watch(self, future: asyncio.Future[int], size: int, acked: Callable[[int], None] | None) -> None:
         self.pending_bytes += size
         self._unacked += 1
+        self._handed[future] = self._clock.now()
         self._settled.clear()
         if self.pending_bytes > limits.LOG_PENDING_BYTES_MAX:
             self._room.clear()
@@ -136,6 +147,7 @@ class Lanes:
         def done(future: asyncio.Future[int]) -> None:
             self.pending_bytes -= size
             self._unacked -= 1
+            self._handed.pop(future, None)
             if self.pending_bytes <= limits.LOG_PENDING_BYTES_MAX // 2:
                 self._room.set()
             if not self._unacked:

@@ -124,9 +124,9 @@ class SourceReader:
             pending_bytes=self._shared.lanes.pending_bytes if self._shared is not None else 0)
         if status.state == "streaming" and (any(copy.state != "done" for copy in copies) or uncopied(self.state)):
             status.state = "copying"
-        if status.state in ("streaming", "copying") and status.pending_bytes \
-                and (status.lag_s or 0.0) > limits.LOG_SILENT_S:
-            status.since = self._ports.clock.now() - (status.lag_s or 0.0)
+        silent_s = self._shared.lanes.silent_s if self._shared is not None else 0.0
+        if status.state in ("streaming", "copying") and silent_s > limits.LOG_SILENT_S:
+            status.since = self._ports.clock.now() - silent_s
             status.state, status.why = "waiting", "the log does not acknowledge what was handed to it"
             status.next_step = "if it stays so, see whether the brokers are well: millrace status"
         return status
@@ -162,8 +162,8 @@ class SourceReader:
         await self._office.open(self._candidate)
         await self._take_writer()
         self._say("starting", "fences and reads its partitions of the log")
-        lanes = Lanes(self._client, progress=progress_topic(self._spec.name), fences=self.state.fences(self._epoch),
-                      kept=kept_configs(self._spec, is_copy=False))
+        lanes = Lanes(self._client, clock=self._ports.clock, progress=progress_topic(self._spec.name),
+                      fences=self.state.fences(self._epoch), kept=kept_configs(self._spec, is_copy=False))
         self._shared = Shared(
             source=self._spec.name, epoch=self._epoch, clock=self._ports.clock, lanes=lanes,
             spool=Spool(self._spool_dir), status=self._status, partitions={},

@@ -9,6 +9,7 @@ from millrace.errors import (
     InvalidExpression,
     InvalidRequest,
     InvalidTableRule,
+    PositionRefused,
     Refused,
     UnknownChangefeed,
 )
@@ -85,7 +86,7 @@ def test_C1_what_cannot_be_is_refused() -> None:
     state = made()
     with pytest.raises(ChangefeedExists):
         state.create(SPEC, wall_ms=2)
-    with pytest.raises(InvalidRequest, match="runs; pause it"):
+    with pytest.raises(PositionRefused, match="runs; pause it"):
         state.resume("orders", position=4)
     with pytest.raises(InvalidRequest, match="not below 0"):
         state.resume("orders", position=-1)
@@ -144,7 +145,7 @@ def test_C2_a_dispatcher_begins_with_what_its_maintainer_has_settled_and_not_wit
 def test_C1_a_wish_for_another_position_stands_until_another_one_replaces_it() -> None:
     state = made()
     entry = state.entry("orders")
-    with pytest.raises(InvalidRequest, match="pause it"):
+    with pytest.raises(PositionRefused, match="pause it"):
         state.resume("orders", position=44)
     for position in (44, 0, 55):
         do(state, state.pause("orders"))
