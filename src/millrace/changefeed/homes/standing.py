@@ -109,7 +109,8 @@ class FeedStanding:
                 self.note(self._tables.key_of(parts[where]))
                 if number is not None:
                     self._arrived.set()
-            await asyncio.sleep(limits.HOME_SETTLE_S if len(found) == len(offsets) else limits.HOME_LOOK_S)
+            # One leader's answer ends a look: those of the others are on their way, and come with the next.
+            await asyncio.sleep(limits.HOME_SETTLE_S if found else limits.HOME_LOOK_S)
 
     def _to_look(self) -> dict[TablePartition, int]:
         wanted: dict[TablePartition, int] = {}
