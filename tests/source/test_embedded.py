@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,16 +140,20 @@ def test_a_directory_with_files_of_others_is_not_taken(short_dir: str) -> None:
 def test_a_wheel_in_a_private_directory_is_copied_to_where_the_server_may_run_it(short_dir: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root starts servers as another user")
-    private, home = os.path.join(short_dir, "private", "pginstall18"), os.path.join(short_dir, "home")
-    os.makedirs(os.path.join(private, "bin"))
+    home, private = os.path.join(short_dir, "home"), Path(short_dir, "private")
     os.mkdir(home)
-    os.chmod(os.path.dirname(private), 0o700)
-    Path(private, "bin", "postgres").write_text("program")
+    wheel = Path(find_postgres(18)[0].bin_dir).parents[1]
+    for part in (wheel, wheel.with_name(wheel.name + ".libs")):      # its programs find their libraries there
+        shutil.copytree(part, private / part.name, ignore=shutil.ignore_patterns("include", "share", "pginstall"))
+    private.chmod(0o700)
     user = _server_user()
-    found = Installation((18, 4), os.path.join(private, "bin"), "wheel")
+    found = Installation((18, 4), str(private / wheel.name / "pginstall18" / "bin"), "wheel")
     copied = _within_reach(found, user, home)
     assert copied == _within_reach(found, user, home)
-    assert Path(copied.program("postgres")).read_text() == "program"
+    assert user is not None
+    for name in ("postgres", "initdb"):
+        said = subprocess.run([copied.program(name), "-V"], user=user.pw_uid, capture_output=True, text=True)
+        assert "(PostgreSQL) 18" in said.stdout, said.stderr
     assert copied.bin_dir.startswith(home)
     assert _within_reach(find_postgres(15)[0], user, home) == find_postgres(15)[0]
     with pytest.raises(ConfigError, match="cannot reach"):

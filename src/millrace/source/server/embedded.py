@@ -312,11 +312,23 @@ def _within_reach(found: Installation, user: pwd.struct_passwd | None, home: str
         return found
     if found.origin != "wheel":
         raise ConfigError(f"{found.bin_dir}: user {user.pw_name} cannot reach it; open the directories above it")
-    copied = os.path.join(home, "programs")
+    copied, above, parts = os.path.join(home, "wheel"), *_of_wheel(found.bin_dir)
     if not os.path.isdir(copied):
-        shutil.copytree(os.path.dirname(found.bin_dir), copied + ".part", dirs_exist_ok=True)
+        for part in parts:
+            shutil.copytree(part, os.path.join(copied + ".part", os.path.relpath(part, above)), dirs_exist_ok=True)
         os.rename(copied + ".part", copied)
-    return replace(found, bin_dir=os.path.join(copied, os.path.basename(found.bin_dir)))
+    return replace(found, bin_dir=os.path.join(copied, os.path.relpath(found.bin_dir, above)))
+
+
+def _of_wheel(bin_dir: str) -> tuple[str, list[str]]:
+    """What the programs need, and the directory above all of it. A wheel may carry libraries beside its package, which
+    programs find by the way from their own place to there: so that way is kept."""
+    installed = package = os.path.dirname(bin_dir)
+    while package != os.path.dirname(package):
+        if os.path.isdir(package + ".libs"):
+            return os.path.dirname(package), [installed, package + ".libs"]
+        package = os.path.dirname(package)
+    return os.path.dirname(installed), [installed]
 
 
 def _server_user() -> pwd.struct_passwd | None:
