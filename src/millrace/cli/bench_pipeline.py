@@ -2,6 +2,7 @@
 
     through  source and changefeed stand and wait, their role shut out ─▶ load ─▶ let in: slot taken … last message seen
     alone    a second changefeed over what is in the log by then: first … last message seen
+    profile  a third one, its workers looked at by py-spy (cli.bench_profile): not in any other figure
     latency  single rows at a light pace: each from its commit to the message in a consumer's hand
     rounds   of dispatchers that move nothing (cli.bench_rounds)
 
@@ -31,7 +32,8 @@ from millrace.cli import bench_pipeline_report as report
 from millrace.cli import bench_rounds
 from millrace.cli.bench_log import busy_s, machine_facts
 from millrace.cli.bench_pipeline_report import Found, Latency, Run
-from millrace.cli.bench_site import Site, run_millrace, wait_slot_taken
+from millrace.cli.bench_profile import Profile, profiled
+from millrace.cli.bench_site import Site, children_of, own_cpu_s, run_millrace, wait_slot_taken
 from millrace.cli.bench_source import DATABASE, ROW, ROWS_PER_TRANSACTION, SERVER, TABLES
 from millrace.cli.exits import FAILED, TIMED_OUT, CommandFailed
 from millrace.cli.peer_debezium import Debezium
@@ -62,14 +64,14 @@ def run(*, quick: bool, out: str, peer: str | None, peer_dir: str, rows: int | N
             facts["postgresql"] = ".".join(map(str, server.installation.version))
             bench = Bench(server, os.path.join(directory, "cluster"), count, partitions, say)
             try:
-                runs, latencies = bench.measure(debezium)
+                runs, latencies, profile = bench.measure(debezium)
             finally:
                 bench.close()
     finally:
         server.remove()
         shutil.rmtree(directory, ignore_errors=True)
     say("rounds without work")
-    report.write(out, facts, Found(runs, latencies, bench_rounds.measure()), quick=quick, peer=peer)
+    report.write(out, facts, Found(runs, latencies, bench_rounds.measure(), profile), quick=quick, peer=peer)
     say(f"wrote {out}/pipeline.md and {out}/pipeline.json")
 
 
@@ -91,12 +93,13 @@ class Bench:
         self.db.close()
         self.site.down()
 
-    def measure(self, debezium: Debezium | None) -> tuple[list[Run], list[Latency]]:
+    def measure(self, debezium: Debezium | None) -> tuple[list[Run], list[Latency], Profile]:
         self._prepare()
         runs = [self._through(), self._alone()]
+        profile = self._profile()
         latencies = [self._latency("millrace", "bench.orders")]
-        run_millrace("changefeed", "remove", "alone", "--wait", "--dir", self.site.dir)
-        run_millrace("changefeed", "remove", "bench", "--wait", "--dir", self.site.dir)
+        for feed in ("profile", "alone", "bench"):
+            run_millrace("changefeed", "remove", feed, "--wait", "--dir", self.site.dir)
         self.site.remove_source("bench")
         if debezium is not None:
             self.site.down()
@@ -104,7 +107,7 @@ class Bench:
             run_millrace("topic", "create", "peer", "--partitions", str(self.partitions), "--dir", self.site.dir)
             runs.append(self._peer(debezium))
             latencies.append(self._peer_latency(debezium))
-        return runs, latencies
+        return runs, latencies, profile
 
     # -- millrace ------------------------------------------------------------------------------------------------------
     def _prepare(self) -> None:
@@ -150,21 +153,38 @@ class Bench:
             seen = self._until_done(client, "bench", "bench.orders")
             machine.end()
             bytes_ = self._check(client, "bench.orders")
-        return self._told(Run("through", "millrace", self.count, seen.last - began, *machine.used, bytes_))
+        return self._told(
+            Run("through", "millrace", self.count, seen.last - began, *machine.used, bytes_, machine.shares))
 
     def _alone(self) -> Run:
         """What the log has, by a changefeed that is new to it."""
         with self._client() as client, self._machine() as machine:
-            creating = threading.Thread(target=self._create, args=("alone", "alone.orders"))
-            creating.start()
-            _wait(lambda: _total(client, "alone.orders") > 0, "the first message of the second changefeed")
-            machine.begin()
-            seen = Seen(first=time.monotonic())
-            creating.join()
+            with self._another(client, "alone"):
+                machine.begin()
+                seen = Seen(first=time.monotonic())
             seen.last = self._until_done(client, "alone", "alone.orders").last
             machine.end()
             bytes_ = self._check(client, "alone.orders")
-        return self._told(Run("alone", "millrace", self.count, seen.last - seen.first, *machine.used, bytes_))
+        return self._told(
+            Run("alone", "millrace", self.count, seen.last - seen.first, *machine.used, bytes_, machine.shares))
+
+    def _profile(self) -> Profile:
+        """The same once more, and what its workers do."""
+        workers = [child for pid in self.site.pids("spark") for child in children_of(pid)]
+        with self._client() as client, self._another(client, "profile"), profiled(workers) as profile:
+            self._until_done(client, "profile", "profile.orders")
+        self.say(f"  profile: {profile.trouble or f'{profile.samples:,} samples'}")
+        return profile
+
+    @contextmanager
+    def _another(self, client: PlainClient, feed: str) -> Iterator[None]:
+        """A changefeed over what the log has, from its first message on."""
+        topic = f"{feed}.orders"
+        creating = threading.Thread(target=self._create, args=(feed, topic))
+        creating.start()
+        _wait(lambda: _total(client, topic) > 0, f"the first message of changefeed {feed}")
+        yield
+        creating.join()
 
     def _until_done(self, client: PlainClient, feed: str, topic: str) -> Seen:
         """The topic is looked at; whether all is there is asked of the changefeed."""
@@ -235,7 +255,7 @@ class Bench:
                                      bootstrap=",".join(self.site.bootstrap))
         others = max(0.0, machine.others_cores - (drained.cpu_s / max(machine.seconds, 0.1)))
         return self._told(Run("through", "Debezium", drained.rows, drained.seconds, drained.cpu_s, machine.brokers_s,
-                              others, drained.json_bytes))
+                              others, drained.json_bytes, {}))
 
     def _peer_latency(self, debezium: Debezium) -> Latency:
         self.db.execute("SELECT pg_drop_replication_slot('peer')")
@@ -283,11 +303,14 @@ class Machine:
 
     def end(self) -> None:
         self.seconds = time.monotonic() - self._began
-        self.client_s, self.brokers_s, self.busy_s = (
+        self.client_s, self.brokers_s, self.busy_s, jvm_s, capture_s = (
             now - before for now, before in zip(self._now(), self._before, strict=True))
+        self.shares = {"capture": capture_s, "Spark's JVM": jvm_s,
+                       "Spark's Python workers": self.client_s - capture_s - jvm_s, "brokers": self.brokers_s}
 
-    def _now(self) -> tuple[float, float, float]:
-        return sum(map(self._site.cpu_s, self._kinds)), self._site.cpu_s("broker"), busy_s()
+    def _now(self) -> tuple[float, ...]:
+        return (sum(map(self._site.cpu_s, self._kinds)), self._site.cpu_s("broker"), busy_s(),
+                sum(map(own_cpu_s, self._site.pids("spark"))), self._site.cpu_s("capture"))
 
     @property
     def others_cores(self) -> float:

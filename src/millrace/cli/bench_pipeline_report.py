@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from millrace.cli.bench_profile import PLACES, Profile
 from millrace.cli.bench_rounds import PROTOTYPE, RoundCost
 
 METHOD = (
@@ -19,6 +20,11 @@ METHOD = (
     "Spark and its workers; for Debezium its process. Each row was then read back and found once. Latency: single "
     "rows, twenty a second, from the answer to the commit to the message in a consumer's hand; Debezium with "
     "linger.ms=0."
+)
+PROFILE = (
+    "Where the time of `alone` goes: CPU by kind of process; then what Spark's Python workers did in a third "
+    "changefeed over the same rows, looked at by py-spy a hundred times a second (in no figure above): our own "
+    "functions with what they call in libraries, by their share of {samples:,} samples."
 )
 ROUNDS = (
     "What a round costs without its work: dispatchers that move nothing, in two tasks over Spark Connect; CPU of "
@@ -40,6 +46,7 @@ class Run:
     brokers_cpu_s: float
     others_cpu_cores: float
     bytes: int
+    cpu_s: dict[str, float]            # by kind of process
 
     @property
     def rows_per_s(self) -> float:
@@ -62,12 +69,14 @@ class Found(NamedTuple):
     runs: list[Run]
     latencies: list[Latency]
     rounds: list[RoundCost]
+    profile: Profile
 
 
 def write(out: str, facts: dict[str, Any], found: Found, *, quick: bool, peer: str | None) -> None:
     os.makedirs(out, exist_ok=True)
-    body = {"facts": facts, "quick": quick, "peer": peer, **{name: [asdict(one) for one in part]
-            for name, part in found._asdict().items()}}
+    body = {"facts": facts, "quick": quick, "peer": peer, "runs": [asdict(one) for one in found.runs],
+            "latencies": [asdict(one) for one in found.latencies], "rounds": [asdict(one) for one in found.rounds],
+            "profile": asdict(found.profile)}
     with open(os.path.join(out, "pipeline.json"), "w", encoding="utf-8") as file:
         json.dump(body, file, indent=2)
         file.write("\n")
@@ -76,7 +85,7 @@ def write(out: str, facts: dict[str, Any], found: Found, *, quick: bool, peer: s
 
 
 def render(facts: dict[str, Any], found: Found, *, quick: bool, peer: str | None) -> str:
-    runs, latencies, rounds = found
+    runs, latencies, rounds, profile = found
     command = "millrace bench pipeline" + (" --quick" if quick else "") + (f" --peer {peer}" if peer else "")
     lines = ["# PostgreSQL to Debezium JSON: rows, CPU, latency", "",
              f"Made by `{command}`; nothing of this run is typed in by hand.", "", METHOD, "",
@@ -84,7 +93,7 @@ def render(facts: dict[str, Any], found: Found, *, quick: bool, peer: str | None
              "| " + " | ".join(COLUMNS) + " |", "|---|---|" + "---:|" * (len(COLUMNS) - 2), *map(_row, runs), "",
              "| who | rows | latency p50 | p99 |", "|---|---:|---:|---:|",
              *(f"| {one.who} | {one.rows} | {one.p50_ms:.0f} ms | {one.p99_ms:.0f} ms |" for one in latencies), "",
-             ROUNDS, "", "| dispatchers | p50 | p90 | CPU | prototype's p50 | CPU | |",
+             *_profile(runs, profile), ROUNDS, "", "| dispatchers | p50 | p90 | CPU | prototype's p50 | CPU | |",
              "|---:|---:|---:|---:|---:|---:|---|", *map(_round, rounds), ""]
     goals = _goals(runs, latencies)
     if goals:
@@ -97,6 +106,19 @@ def _row(run: Run) -> str:
              f"{run.bytes / max(run.seconds, 0.001) / 1e6:.1f}", f"{run.client_cpu_s:.1f}",
              f"{run.rows_per_cpu_s:,.0f}", f"{run.brokers_cpu_s:.1f}", f"{run.others_cpu_cores:.2f}"]
     return "| " + " | ".join(cells) + " |"
+
+
+def _profile(runs: list[Run], profile: Profile) -> list[str]:
+    alone = next(run for run in runs if run.case == "alone")
+    lines = [PROFILE.format(samples=profile.samples), "", "| process | CPU s | of all |", "|---|---:|---:|"]
+    total = max(sum(alone.cpu_s.values()), 0.01)
+    lines += [f"| {kind} | {used:.1f} | {used / total:.0%} |" for kind, used in alone.cpu_s.items()]
+    if profile.trouble:
+        return [*lines, "", f"Workers were not looked at: {profile.trouble}.", ""]
+    shown, rest = profile.places[:PLACES], profile.places[PLACES:]
+    lines += ["", "| function of the workers | share |", "|---|---:|", *(f"| `{place}` | {share:.1%} |"
+              for place, share in shown)]
+    return [*lines, f"| {len(rest)} others | {sum(share for _, share in rest):.1%} |", ""]
 
 
 def _round(one: RoundCost) -> str:

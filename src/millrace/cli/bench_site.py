@@ -133,14 +133,29 @@ def run_millrace(*arguments: str, **environ: str) -> str:
 
 def cpu_s(pid: int) -> float:
     """Of a process, its ended children and those that run now."""
+    return sum(_ticks(pid)) / TICKS + sum(map(cpu_s, children_of(pid)))
+
+
+def own_cpu_s(pid: int) -> float:
+    """Of a process alone."""
+    return sum(_ticks(pid)[:2]) / TICKS
+
+
+def children_of(pid: int) -> list[int]:
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            fields = file.read().rpartition(") ")[2].split()
         threads = os.listdir(f"/proc/{pid}/task")        # the kernel counts a child as that of the thread that made it
     except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    children = [child for thread in threads for child in _children(pid, thread)]
-    return sum(map(int, fields[11:15])) / TICKS + sum(map(cpu_s, children))
+        return []
+    return [child for thread in threads for child in _children(pid, thread)]
+
+
+def _ticks(pid: int) -> list[int]:
+    """Own user and system time, then that of ended children."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return list(map(int, file.read().rpartition(") ")[2].split()[11:15]))
+    except (FileNotFoundError, ProcessLookupError):
+        return [0, 0, 0, 0]
 
 
 def _children(pid: int, thread: str) -> list[int]:
