@@ -33,13 +33,14 @@ from millrace.cli import bench_rounds
 from millrace.cli.bench_log import busy_s, machine_facts
 from millrace.cli.bench_pipeline_report import Found, Latency, Run
 from millrace.cli.bench_profile import Profile, profiled
-from millrace.cli.bench_site import Site, children_of, own_cpu_s, run_millrace, wait_slot_taken
+from millrace.cli.bench_site import Site, own_cpu_s, run_millrace, wait_slot_taken
 from millrace.cli.bench_source import DATABASE, ROW, ROWS_PER_TRANSACTION, SERVER, TABLES
 from millrace.cli.exits import FAILED, TIMED_OUT, CommandFailed
 from millrace.cli.peer_debezium import Debezium
 from millrace.errors import UnknownTopicOrPartition
 from millrace.log.client import PlainClient
 from millrace.model.tables import parse_lsn
+from millrace.ops.processes import children_of
 from millrace.source.server.embedded import PostgresServer, find_postgres
 
 FULL, QUICK = 2_000_000, 40_000

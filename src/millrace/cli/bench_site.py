@@ -22,6 +22,7 @@ from millrace.cli.local import free_ports
 from millrace.errors import UnknownTopicOrPartition
 from millrace.log.client import PlainClient
 from millrace.model.progress import CopyStarted, Manifest, Mark, ProgressRecord, decode_progress
+from millrace.ops.processes import children_of
 
 TICKS = os.sysconf("SC_CLK_TCK")
 WAIT_S_MAX = 1800.0
@@ -141,14 +142,6 @@ def own_cpu_s(pid: int) -> float:
     return sum(_ticks(pid)[:2]) / TICKS
 
 
-def children_of(pid: int) -> list[int]:
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")        # the kernel counts a child as that of the thread that made it
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return [child for thread in threads for child in _children(pid, thread)]
-
-
 def _ticks(pid: int) -> list[int]:
     """Own user and system time, then that of ended children."""
     try:
@@ -156,14 +149,6 @@ def _ticks(pid: int) -> list[int]:
             return list(map(int, file.read().rpartition(") ")[2].split()[11:15]))
     except (FileNotFoundError, ProcessLookupError):
         return [0, 0, 0, 0]
-
-
-def _children(pid: int, thread: str) -> list[int]:
-    try:
-        with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
-            return [int(child) for child in file.read().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
 
 
 def wait_slot_taken(db: psycopg.Connection[Any], slot: str) -> tuple[float, int]:

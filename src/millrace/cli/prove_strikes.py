@@ -14,7 +14,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple
 
@@ -134,18 +133,8 @@ class Strikes:
 
 def workers_of(spark: int) -> list[int]:
     """Python workers of a Spark process: children of its children; those where there are no others."""
-    daemons = children_of(spark)
-    return [worker for daemon in daemons for worker in children_of(daemon)] or daemons
-
-
-def children_of(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += map(int, task.read_text(encoding="ascii").split())
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
+    daemons = processes.children_of(spark)
+    return [worker for daemon in daemons for worker in processes.children_of(daemon)] or daemons
 
 
 def told(count: Mapping[Kind, Mapping[How, int]]) -> str:

@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 from millrace.ops.real import process_stat
 
@@ -25,6 +26,17 @@ def start_time(pid: int) -> int | None:
 def is_running(pid: int, started: int | None) -> bool:
     now = start_time(pid)
     return now is not None and now == started
+
+
+def children_of(pid: int) -> list[int]:
+    """Those that run now; none of a process that is gone. The kernel keeps them by the thread that made them."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, task.read_text(encoding="ascii").split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
 
 
 def die_with_supervisor() -> None:

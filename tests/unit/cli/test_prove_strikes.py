@@ -15,7 +15,8 @@ from itertools import islice
 import pytest
 
 from millrace.cli.exits import CommandFailed
-from millrace.cli.prove_strikes import HOWS, KINDS, Kind, Strikes, Stroke, Times, children_of, deck, told, workers_of
+from millrace.cli.prove_strikes import HOWS, KINDS, Kind, Strikes, Stroke, Times, deck, told, workers_of
+from millrace.ops.processes import children_of
 from millrace.ops.real import process_stat
 from support_cluster import wait_for
 
