@@ -5,6 +5,9 @@
 Spark keeps the position in `<to>/checkpoint`. A batch that was under way when the job died is run again with the same
 rows, and overwrites its own directory: so nothing is lost and nothing is there twice. `--now` ends the job when it has
 caught up; without it the job runs until it is stopped. `--rows` prints the table as the files tell it.
+
+The cluster's secret is read from `.millrace/secret`, where `millrace up` makes it; in another directory, give its path
+in MILLRACE_SECRET_FILE.
 """
 
 from __future__ import annotations

@@ -119,6 +119,8 @@ def _default(value: object) -> str:
         return "none"
     if value in ("", ()):
         return "empty"
+    if isinstance(value, tuple):
+        return f"`{', '.join(map(str, value))}`"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     return f"`{value}`"

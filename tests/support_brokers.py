@@ -11,7 +11,6 @@ is written. What its operating system had (the files) stays.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -31,19 +30,12 @@ from millrace.ops.real import BootClock, RealFileSystem, RealRandom
 from millrace.wire import links
 from millrace.wire.records import Record, build_batch
 from millrace_sim.store import MemoryStore, MemoryStoreState
+from support_http import PEER_KEY
+from support_ports import free_ports
+from support_secret import LINK_KEY
 
 CLUSTER = UUID(int=7)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [int(s.getsockname()[1]) for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
+TURNS = 5                                            # of the loop, from a connection accepted to one ended
 
 
 async def until(condition: Callable[[], Any], what: str = "the condition", deadline_s: float = 20) -> Any:
@@ -125,6 +117,8 @@ class Brokers:
     async def _end(self) -> None:
         await asyncio.gather(*(broker.close(clean=False) for broker in self.running.values()), *self._dying)
         self.running.clear()
+        for _ in range(TURNS):                       # what was accepted just before opens, and is ended
+            await asyncio.sleep(0)
 
     def _all_unfenced(self) -> bool:
         return all(
@@ -138,7 +132,7 @@ class Brokers:
         kafka_port, link_port = self._ports[broker_id]
         return BrokerConfig(
             broker_id=broker_id, cluster_id=CLUSTER, data_dir=str(self.path / f"broker-{broker_id}"),
-            kafka_port=kafka_port, link_port=link_port, host_id=f"host-{broker_id}", **self._config,
+            kafka_port=kafka_port, link_port=link_port, host_id=f"host-{broker_id}", http_key=PEER_KEY, **self._config,
         )
 
     def build(self, broker_id: int) -> Broker:
@@ -147,6 +141,7 @@ class Brokers:
         config = self.config(broker_id)
         return Broker(
             config, ports, MemoryStore(self.store, ports, host=str(broker_id)), listener=self._listener,
+            link_key=LINK_KEY,
             controller=ControllerConfig(
                 lease_s=config.lease_s, session_s=config.session_s, tenure_s=config.tenure_s, defaults=Defaults()
             ),

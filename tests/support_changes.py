@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import support_pgoutput as wire
 from millrace.model.tables import Column, TableSchema
-from millrace.wire.pg.messages import Message, Relation, Rows, Truncate
+from millrace.wire.pg.messages import Evicted, Message, Relation, Rows, Truncate
 from millrace.wire.pg.types import Form, Kind, kind_of
 from support_scalar import Change
 
@@ -210,6 +210,8 @@ def vector_changes(items: list[Any]) -> list[Change]:
             found.append(Change("relation", item.table.oid, {"seq": item.seq, "id": item.table.id}))
         elif isinstance(item, Truncate):
             found += [Change("truncate", table.oid, {"seq": table.seq}) for table in item.tables]
+        elif isinstance(item, Evicted):
+            found += [Change("evicted", table.oid, {"seq": table.seq}) for table in item.tables]
         elif isinstance(item, Message):
             found.append(Change("message", 0, {"content": item.content, "lsn": item.lsn}))
     return found

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -32,35 +30,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from support_http import HEADERS
+from support_ports import free_ports
+from support_secret import write_secret
+
 TAIL_LINES = 40
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on, outside the range the kernel hands to outgoing connections."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.SystemRandom().randrange(10_000, 32_000)
-        if port not in found and is_free(port):
-            found.append(port)
-    return found
-
-
-def up_ports(brokers: int, captures: int = 0) -> tuple[int, int]:
-    """First Kafka port and first HTTP port for `millrace up`: every port that it derives from them is free."""
-    while True:
-        kafka, http = (base := free_ports(1)[0]), base + 300
-        wanted = [first + n for first in (kafka, kafka + 100, http + 100) for n in range(brokers)]
-        if all(map(is_free, [*wanted, *(http + n for n in range(captures))])):
-            return kafka, http
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
@@ -139,6 +113,7 @@ class Cluster:
         self._own_dir = self.dir is None
         self.dir = Path(tempfile.mkdtemp(prefix="millrace-test-")) if self.dir is None else self.dir
         self.cluster_id = str(uuid.uuid4())
+        write_secret(self.dir / "secret")
         for broker in range(self.n):
             self.add_broker(broker)
         for broker in self.brokers:
@@ -246,7 +221,7 @@ class Cluster:
         entry = self.brokers[broker]
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://{entry.host}:{entry.http_port}{path}", data=data, method=method,
-                                         headers={"content-type": "application/json"})
+                                         headers={"content-type": "application/json", **HEADERS})
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as answer:
                 raw = answer.read()

@@ -40,8 +40,10 @@ from millrace.model.sources import SourceSpec
 from millrace.model.tables import Lsn, TableSchema
 from millrace.ops.ports import Ports
 from millrace.ops.real import BootClock, RealFileSystem, RealRandom
+from millrace.ops.secrets import ANYWHERE
 from millrace.source.copying.attempt import ChunkProgress, ChunkResult, ChunkTask, run_chunk
 from millrace.source.copying.copier import Copier
+from millrace.source.copying.processes import OneByOne
 from millrace.source.database.catalog import find_tables
 from millrace.source.database.connect import SESSION_SETTINGS, Database
 from millrace.source.database.setup import NewSlot, Setup
@@ -50,6 +52,7 @@ from millrace.store.contract import Candidate
 from millrace.wire.records import Record
 from millrace_sim.store import MemoryStore, MemoryStoreState
 from support_brokers import Machine, OneProcess
+from support_secret import LOG_KEY
 from support_source_log import SourceLog, database_rows
 
 Row = tuple[str | None, ...]
@@ -95,7 +98,7 @@ class Host:
         await self.append_progress(SchemaVersion(self.office.state.generation, table, 0, -1))
 
 
-class ThreadRunner:
+class ThreadRunner(OneByOne):
     """Tasks in threads of this process: no start-up, for tests that hurt no worker."""
 
     async def run(self, task: ChunkTask, report: Callable[[ChunkProgress], None]) -> ChunkResult:
@@ -119,7 +122,7 @@ class Source:
         self.tables: dict[str, TableSchema] = {}
 
     async def __aenter__(self) -> Source:
-        self.client = await LogClient(self.bootstrap, client_id="__millrace/test").__aenter__()
+        self.client = await LogClient(self.bootstrap, client_id="__millrace/test", key=LOG_KEY).__aenter__()
         self._setup = Setup(Database(self.url, source=self.spec.name), self.spec)
         await self._setup.ensure()
         self.slot: NewSlot = await self._setup.create_slot()
@@ -155,7 +158,7 @@ class Source:
 
     def copier(self, **options: Any) -> Copier:
         return Copier(self.host, self.ports, bootstrap=self.bootstrap, runner=options.pop("runner", ThreadRunner()),
-                      **options)
+                      places=ANYWHERE, **options)
 
     async def plan_initial(self, copier: Copier, *names: str) -> list[int]:
         """As of the slot's snapshot; then the slot's connection is not needed any more."""
@@ -212,7 +215,7 @@ class Source:
     # -- what stands in the log --------------------------------------------------------------------------------------
 
     def progress(self) -> list[ProgressRecord]:
-        with PlainClient(self.bootstrap, client_id="__millrace/test") as client:
+        with PlainClient(self.bootstrap, client_id="__millrace/test", key=LOG_KEY) as client:
             return [record for _, record in SourceLog(client, self.spec.name).progress()]
 
     def manifests(self) -> list[Manifest]:
@@ -235,7 +238,7 @@ class Source:
         """Rows in the ranges of these manifests; each record must be of the manifest's own attempt."""
         schemas = {r.table.id: r.table for r in self.progress() if isinstance(r, SchemaVersion)}
         found: Counter[Row] = Counter()
-        with PlainClient(self.bootstrap, client_id="__millrace/test") as client:
+        with PlainClient(self.bootstrap, client_id="__millrace/test", key=LOG_KEY) as client:
             log = SourceLog(client, self.spec.name)
             for manifest in manifests:
                 table, count = schemas[manifest.schema_id], 0

@@ -42,6 +42,7 @@ from millrace.wire.changes import HEADER_KEY, BatchHeader, BatchKind, encode_hea
 from millrace.wire.records import Record
 from support_cluster import Cluster
 from support_mover import TABLE, Message
+from support_secret import LOG_KEY
 
 FEED, OID = "orders", TABLE.oid
 _sources = itertools.count()
@@ -279,7 +280,7 @@ def play(
 
 async def _played(bootstrap: tuple[str, ...], story: Story, partitions: int, client_deadline_s: float) -> None:
     jobs, captures = LocalJobs(), list[Capture]()
-    async with LogClient(bootstrap, deadline_s=client_deadline_s) as client:
+    async with LogClient(bootstrap, deadline_s=client_deadline_s, key=LOG_KEY) as client:
         shop = Shop(client, f"shop{next(_sources)}", partitions)
         await shop.make()
 

@@ -24,6 +24,7 @@ from pyspark.sql.readwriter import DataFrameReader
 from pyspark.sql.streaming import DataStreamReader
 from pyspark.sql.types import StructType
 
+from millrace.ops.cluster_secret import Key
 from millrace.pipeline import register
 from millrace.pipeline.datasource import MillraceDataSource
 from millrace.pipeline.datasource.reading import client_of
@@ -52,7 +53,8 @@ def connected(server: SparkServer) -> Iterator[SparkSession]:
 
 
 def options(feed: Source, table: str, **more: str) -> dict[str, str]:
-    return {"kafka.bootstrap.servers": feed.world.cluster.bootstrap, "source": feed.name, "table": table, **more}
+    return {"kafka.bootstrap.servers": feed.world.cluster.bootstrap, "source": feed.name, "table": table,
+            "secretFile": f"{feed.world.cluster.dir}/secret", **more}
 
 
 def batch(spark: SparkSession, feed: Source, table: str, *, schema: str | None = None, **more: str) -> DataFrame:
@@ -123,13 +125,13 @@ def own_clients() -> Iterator[None]:
     try:
         yield
     finally:
-        for client in [client_of(bootstrap) for bootstrap in _used]:
+        for client in [client_of(*one) for one in _used]:
             client.close()
         client_of.cache_clear()
         _used.clear()
 
 
-_used: set[tuple[str, ...]] = set()
+_used: set[tuple[tuple[str, ...], Key | None]] = set()
 
 
 def tasks(feed: Source, table: str, **more: str) -> int:
@@ -146,7 +148,7 @@ def read(feed: Source, table: str, *, schema: StructType | None = None, **more: 
 
 def _made(feed: Source, table: str, **more: str) -> MillraceDataSource:
     given = options(feed, table, **more)
-    _used.add(tuple(given["kafka.bootstrap.servers"].split(",")))
+    _used.add((tuple(given["kafka.bootstrap.servers"].split(",")), feed.world.cluster.log_key))
     return MillraceDataSource(CaseInsensitiveDict(given))
 
 

@@ -70,6 +70,15 @@ class Run:
         value = self._value(place, op="r", before=None, after={"id": number, "note": note, **more})
         self.send(crc32(key) % PARTITIONS, Record(value, key), place, source)
 
+    def copied_again(self) -> None:
+        """All rows, as they are now."""
+        for number, row in sorted(self.rows.items()):
+            key, place = b'{"id":%d}' % number, Place(self.lsn, self.copies)
+            self.copies += 1
+            after = {name: row.get(name) for name in self.columns}
+            self.send(crc32(key) % PARTITIONS, Record(self._value(place, op="r", before=None, after=after), key), place,
+                      b"e" * 16)
+
     def alter(self, *columns: str) -> None:
         place = self._place()
         self.columns = columns
@@ -78,11 +87,21 @@ class Run:
         change = {"type": "ALTER", "id": "x", "table": {"columns": described}}
         self.send(0, Record(self._value(place, tableChanges=[change])), place, source=b"p" * 16)
 
+    def rename(self, name: str) -> None:
+        """It goes on in another topic; in the one that it leaves nothing stays."""
+        self._empty(self._place())
+        self.table = (self.table[0], name)
+        self.alter(*self.columns)
+
     def truncate(self) -> None:
         place = self._place()
         self.rows.clear()
         self.history.append(Happened(self.oid, self.table, place, "t", None, self.columns, self.types))
-        self.send(0, Record(self._value(place, op="t", before=None, after=None)), place, source=b"p" * 16)
+        self._empty(place)
+
+    def _empty(self, place: Place) -> None:
+        for partition in range(PARTITIONS):
+            self.send(partition, Record(self._value(place, op="t", before=None, after=None)), place, source=b"p" * 16)
 
     def watermark(self, lsn: int) -> None:
         value = {"op": "m", "source": {"lsn": lsn}, "message": {"prefix": "millrace.watermark"}}
@@ -133,6 +152,9 @@ def a_run() -> Run:
     run.watermark(run.lsn - 10)
     run.alter("id", "text", "more")
     run.rows = {key: {"id": key, "text": row["note"], "more": row.get("more")} for key, row in run.rows.items()}
+    run.commit()
+    run.copied_again()
+    run.commit()
     for number in range(5):
         run.row("u", number, text="renamed")
     return run

@@ -22,14 +22,18 @@ from millrace.core.sources.registry import SourceState, Table
 from millrace.errors import ConfigError
 from millrace.model.sources import ReaderPlaced, SourceSpec
 from millrace.ops.real import real_ports
+from millrace.ops.secrets import Places
 from millrace.pipeline.session import Place
 from millrace.source.reading.status import ReaderStatus
 from millrace.store.campaign import CampaignTimes
 from millrace.store.contract import Candidate
 from millrace.store.sqlite import SqliteStore
-from support_brokers import free_ports, until
+from support_brokers import until
 from support_feeds import CLUSTER, HEARTBEAT_S
 from support_homes import SOURCE, Dispatchers, Log, a_log, homes, table
+from support_http import PEER_KEY, client_at, door, ended
+from support_ports import free_ports
+from support_secret import LINK_KEY
 
 SESSION_S, TENURE_S = 8.0, 6.0           # nobody dies here: a busy machine is no reason to change hands
 ORDERS, ITEMS = table(1, "orders", "note", "total"), table(2, "items", "note")
@@ -57,6 +61,7 @@ class Face:
 
     def __init__(self, number: int, http_port: int, link_port: int, store: SqliteStore, log: Log) -> None:
         self.id, self.ports, self.store, self.client = number, real_ports(), store, log.client
+        self.http_key, self.places = PEER_KEY, Places(env=("MILLRACE_SECRET_*",))
         self.link_port, self.changefeeds = link_port, None
         self.spark = SparkJobs(_nowhere, self.ports.clock)
         self.quarantined = QuarantineCounts(self.client)
@@ -66,7 +71,8 @@ class Face:
         self.membership = Membership(store, self.ports, info, session_s=SESSION_S, lost=lambda error: None)
         self.feeds = FeedCapture(
             me=me, incarnation=1, cluster_id=CLUSTER, session_s=SESSION_S, ports=self.ports, store=store,
-            homes=homes(log), dispatching=Dispatchers(log), put_out=lambda error: None, heartbeat_s=HEARTBEAT_S)
+            homes=homes(log), dispatching=Dispatchers(log), put_out=lambda error: None, heartbeat_s=HEARTBEAT_S,
+            link_key=LINK_KEY)
         self.shell = CoordinatorShell(
             store, self.ports, CampaignTimes(tenure_s=TENURE_S, renew_s=TENURE_S / 4), me,
             Workshop(number, 1, _reader, _remove), feeds=self.feeds.serve_office)
@@ -141,13 +147,12 @@ async def faces(path: Path, count: int = 2) -> AsyncIterator[Faces]:
         stack.push_async_callback(store.close)
         made = Faces(log, store, count)
         for capture, port in zip(made.captures, made.http_ports, strict=True):
-            server = HttpServer(build(cast(Capture, capture)))
+            server = HttpServer(build(cast(Capture, capture), door(port)), ended=ended)
             await server.start("127.0.0.1", port)
             stack.push_async_callback(server.close)
             await capture.start()
             stack.push_async_callback(capture.stop)
-            made.http.append(await stack.enter_async_context(
-                httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20)))
+            made.http.append(await stack.enter_async_context(client_at(port)))
         await until(made.has_coordinator, "a coordinator that everybody knows")
         reign = made.captures[made.coordinator].reign
         assert reign is not None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from collections.abc import Awaitable, Callable, Mapping, Set
 from functools import partial
 from pathlib import Path
@@ -48,6 +47,8 @@ from millrace.store.contract import Candidate, Store
 from millrace.store.sqlite import SqliteStore
 from millrace_sim.checkers import Violation
 from millrace_sim.control.data import FeedData
+from support_ports import free_port
+from support_secret import LINK_KEY
 
 CLUSTER = UUID(int=7)
 SESSION_S, TENURE_S, HEARTBEAT_S = 1.5, 1.0, 0.1
@@ -332,13 +333,6 @@ class CutStore:
         return faults[name] >= 0
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
-
-
 class Host:
     """One capture: lease, candidate for the office, hosts of changefeeds; no sources, no HTTP."""
 
@@ -356,7 +350,7 @@ class Host:
         self.feeds = FeedCapture(
             me=me, incarnation=incarnation, cluster_id=CLUSTER, session_s=SESSION_S, ports=ports, store=self.store,
             homes=MemoryHomes(targets), dispatching=self.dispatching, put_out=self.put_out.append,
-            heartbeat_s=HEARTBEAT_S)
+            heartbeat_s=HEARTBEAT_S, link_key=LINK_KEY)
         times = CampaignTimes(tenure_s=TENURE_S, renew_s=TENURE_S / 4)
         self.shell = CoordinatorShell(
             self.store, ports, times, me, Workshop(number, incarnation, _no_reader, _no_removal),

@@ -31,6 +31,7 @@ from millrace.wire.changes import HEADER_KEY, BatchHeader, BatchKind, encode_hea
 from millrace.wire.records import Record
 from support_data_path import without_spark
 from support_kafka import Node, one_broker
+from support_secret import LOG_KEY
 
 SOURCE, FEED = "shop", "orders"
 SPEC = ChangefeedSpec(id=FEED, source=SOURCE, sink="kafka:?format=json", tables=("public.*", "!public.secret"))
@@ -151,7 +152,7 @@ class Dispatchers:
 
 @asynccontextmanager
 async def a_log(directory: Path) -> AsyncIterator[Log]:
-    async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"]) as client:
+    async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"], key=LOG_KEY) as client:
         log = Log(client, node)
         await log.begin()
         yield log

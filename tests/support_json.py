@@ -34,6 +34,8 @@ class Cell:
     sent: bool = True
 
     def json(self, dialect: str, *, numbers: bool) -> Any:
+        if numbers and f"{dialect} number" in self.wanted:
+            return self.wanted[f"{dialect} number"]
         if self.number is not None and numbers and dialect != CANAL:
             return self.number
         return self.wanted.get(dialect)
@@ -91,14 +93,23 @@ def _decimal(precision: int, scale: int) -> st.SearchStrategy[Cell]:
 
     def cell(unscaled: int) -> Cell:
         exact = Decimal(f"{unscaled}E-{scale}")        # reading is exact, reckoning would round to 28 digits
-        return Cell(exact, None, dict.fromkeys([DEBEZIUM, PLAIN, CANAL], f"{exact:f}"), exact)
+        return Cell(exact, None, {DEBEZIUM: big_integer(unscaled), PLAIN: f"{exact:f}", CANAL: f"{exact:f}"}, exact)
 
     odd = st.sampled_from(["NaN", "Infinity", "-Infinity"]).map(_odd_text)
     return st.integers(-top, top).map(cell) | st.just(cell(0)) | odd
 
 
+def big_integer(value: int) -> str:
+    """As Java's BigInteger.toByteArray: the fewest bytes whose first bit is the sign."""
+    size = 1
+    while not -(1 << 8 * size - 1) <= value < 1 << 8 * size - 1:
+        size += 1
+    return base64.b64encode(value.to_bytes(size, "big", signed=True)).decode()
+
+
 def _odd_text(text: str) -> Cell:
-    return Cell(None, text, dict.fromkeys([DEBEZIUM, PLAIN, CANAL], text))
+    """NaN and infinities: Debezium's bytes have none."""
+    return Cell(None, text, {DEBEZIUM: None, PLAIN: text, CANAL: text}, text)
 
 
 def _odd(text: str, debezium: Any, plain: str) -> Cell:
@@ -122,7 +133,8 @@ def _stamp(unit: int, value: datetime) -> Cell:
 
 def _zoned(value: datetime) -> Cell:
     text = f"{value.date().isoformat()}T{_clock(value.time())}Z"
-    return Cell(value.replace(tzinfo=UTC), None, {DEBEZIUM: text, PLAIN: text, CANAL: text.replace("T", " ")})
+    whole = f"{value.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    return Cell(value.replace(tzinfo=UTC), None, {DEBEZIUM: whole, PLAIN: text, CANAL: text.replace("T", " ")})
 
 
 def _bytes(value: bytes) -> Cell:
@@ -136,8 +148,12 @@ def _json(value: Any) -> Cell:
 
 
 def _loose(text: str) -> Cell:
-    number = None if text in ("NaN", "Infinity", "-Infinity") else Decimal(text) if "." in text else int(text)
-    return Cell(text, None, dict.fromkeys([DEBEZIUM, PLAIN, CANAL], text), number)
+    if text in ("NaN", "Infinity", "-Infinity"):
+        return Cell(text, None, {DEBEZIUM: None, PLAIN: text, CANAL: text}, text)
+    whole, _, fraction = text.partition(".")
+    digits = fraction.rstrip("0")
+    precise = {"scale": len(digits), "value": big_integer(int(whole + digits))}
+    return Cell(text, None, {DEBEZIUM: precise, PLAIN: text, CANAL: text}, Decimal(text) if fraction else int(text))
 
 
 def _interval(parts: tuple[int, int, int, int]) -> Cell:
@@ -155,7 +171,8 @@ def _interval(parts: tuple[int, int, int, int]) -> Cell:
 
     rest = f"{seconds}{_fraction(micro)}"
     iso = (f"P{years}Y{months}M{days}DT{signed(str(hours))}H{signed(str(minutes))}M{signed(rest)}S")
-    return Cell(text, None, {DEBEZIUM: iso, PLAIN: iso, CANAL: text})
+    whole = (12 * years + months) * 2_629_800_000_000 + days * 86_400_000_000 + us
+    return Cell(text, None, {DEBEZIUM: whole, PLAIN: iso, CANAL: text})
 
 
 def _array_text(value: list[Any], *, quoted: bool) -> str:
@@ -194,7 +211,13 @@ def _bit(value: bool) -> Cell:
 def _timetz(value: tuple[time, int]) -> Cell:
     clock, hours = _clock(value[0]), f"{value[1]:+03}"
     iso = f"{clock}{hours}:00"
-    return Cell(clock + hours, None, {DEBEZIUM: iso, PLAIN: iso, CANAL: clock + hours})
+    utc = (datetime.combine(date(2000, 1, 2), value[0]) - timedelta(hours=value[1])).time()
+    return Cell(clock + hours, None, {DEBEZIUM: _clock(utc) + "Z", PLAIN: iso, CANAL: clock + hours})
+
+
+def _bits(text: str) -> Cell:
+    octets = int(text, 2).to_bytes(len(text) // 8 + 1, "little").rstrip(bytes(1))
+    return Cell(text, None, {DEBEZIUM: base64.b64encode(octets).decode(), PLAIN: text, CANAL: text})
 
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
@@ -231,7 +254,7 @@ CELLS: dict[tuple[int, int], st.SearchStrategy[Cell]] = {
     (1114, 3): st.datetimes().map(lambda v: _stamp(1000, v)),
     (1184, -1): st.datetimes().map(_zoned) | st.sampled_from([
         _odd("infinity", "infinity", "infinity"),
-        _odd("0044-03-15 12:00:00+00 BC", "-0043-03-15T12:00:00Z", "-0043-03-15T12:00:00Z")]),
+        _odd("0044-03-15 12:00:00+00 BC", "-0043-03-15T12:00:00.000000Z", "-0043-03-15T12:00:00Z")]),
     (17, -1): st.binary(max_size=9).map(_bytes),
     (25, -1): _TEXT.map(_text),
     (2950, -1): st.uuids().map(str).map(_text),
@@ -242,17 +265,22 @@ CELLS: dict[tuple[int, int], st.SearchStrategy[Cell]] = {
                           st.integers(-10**12, 10**12)).map(_interval),
     (1266, -1): st.tuples(st.times(), st.integers(-12, 12)).map(_timetz),
     (1560, 1): st.booleans().map(_bit),
-    (1560, 8): st.text("01", min_size=8, max_size=8).map(_text),
+    (1560, 8): st.text("01", min_size=8, max_size=8).map(_bits),
     (1007, -1): (st.lists(_INT4 | st.none(), max_size=3) | st.lists(st.lists(_INT4, min_size=2, max_size=2), min_size=1,
                                                                    max_size=2)).map(_ints),
     (1009, -1): st.lists(_TEXT | st.none(), max_size=3).map(_texts),
     (1182, -1): st.lists(st.dates(), max_size=2).map(_dates),
-    (790, -1): st.just(_text("-$1,234.50")),
+    (790, -1): st.just(Cell("-$1,234.50", None, {
+        DEBEZIUM: big_integer(-123450), f"{DEBEZIUM} number": Decimal("-1234.50"), PLAIN: "-$1,234.50",
+        CANAL: "-$1,234.50"})),
     (869, -1): st.just(_text("10.0.0.1/8")),
 }
 TOASTED = {25, 17, 3802, 114, 1009, 99999}         # types whose values may come as unchanged
 # Made once: a strategy is slow to make and quick to draw from.
 _NULLABLE = {kind: cells | st.just(NULL) for kind, cells in CELLS.items()}
+# A key that is not a number has no place in Debezium's bytes.
+_KEYED = {kind: cells.filter(lambda cell: cell.odd not in ("NaN", "Infinity", "-Infinity"))
+          for kind, cells in CELLS.items()}
 _UNSENT = {kind: cells | st.just(Cell(sent=False)) if kind[0] in TOASTED else cells
            for kind, cells in _NULLABLE.items()}
 _OFTEN = [*CELLS, *(kind for kind in CELLS if kind[0] in TOASTED), *(kind for kind in CELLS if kind[0] in TOASTED)]
@@ -310,7 +338,7 @@ def _change(draw: st.DrawFn, table: TableSchema, commit: int) -> list[Row]:
     def image(*, unsent: bool) -> list[Cell]:
         cells = []
         for column in table.columns:
-            some = CELLS if column.is_key else _UNSENT if unsent else _NULLABLE
+            some = _KEYED if column.is_key else _UNSENT if unsent else _NULLABLE
             cells.append(draw(some[column.type_oid, column.typmod]))
         return cells
 
@@ -406,7 +434,7 @@ def debezium(table: TableSchema, row: Row, *, numbers: bool, copy: bool, now_us:
             "version": version, "connector": "postgresql", "name": "shop", "ts_ms": row.commit_us // 1000,
             "snapshot": "true" if copy else "false", "db": "db\"1", "sequence": f'["{row.commit_lsn}","{row.seq}"]',
             "ts_us": row.commit_us, "ts_ns": row.commit_us * 1000, "schema": table.schema, "table": table.name,
-            "txId": row.xid, "lsn": row.lsn, "xmin": None,
+            "txId": None if copy else row.xid, "lsn": row.lsn, "xmin": None, "origin": None, "origin_lsn": None,
         },
         "transaction": None, "op": "r" if copy else "cud"[row.op],
         "ts_ms": now_us // 1000, "ts_us": now_us, "ts_ns": now_us * 1000,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,18 +17,22 @@ from millrace.log.config import BrokerConfig
 from millrace.log.controller.config import ControllerConfig
 from millrace.log.kafka.server import KafkaServer
 from millrace.log.kafka.shell import KafkaOptions
+from millrace.ops.cluster_secret import Key
 from millrace.ops.real import real_ports
 from millrace.store import open_store
 from millrace.wire.kafka import apis
 from millrace.wire.kafka.codec import Fields
+from millrace.wire.proof import NONCE_BYTES, Dialler, Side
 from millrace.wire.records import Record, build_batch, parse_batches, records_of
-from support_cluster import free_ports
+from support_ports import free_ports
+from support_secret import LINK_KEY, LOG_KEY
 
 # The version each call is made with unless a test says otherwise.
 VERSIONS = {
     "Produce": 9, "Fetch": 12, "Metadata": 12, "ListOffsets": 7, "ApiVersions": 3, "CreateTopics": 7,
     "DeleteTopics": 6, "CreatePartitions": 3, "DescribeConfigs": 4, "AlterConfigs": 2, "IncrementalAlterConfigs": 1,
     "InitProducerId": 4, "FindCoordinator": 4, "DescribeCluster": 1, "OffsetForLeaderEpoch": 4, "FenceWriter": 0,
+    "Prove": 0,
     "JoinGroup": 9, "SyncGroup": 5, "Heartbeat": 4, "LeaveGroup": 5, "OffsetCommit": 8, "OffsetFetch": 8,
     "DescribeGroups": 5, "ListGroups": 5, "DeleteGroups": 2, "OffsetDelete": 0,
 }
@@ -62,6 +68,12 @@ class Wire:
         correlation, answer = await self.receive(name, version=version)
         assert correlation == sent
         return answer
+
+    async def prove(self, key: Key = LOG_KEY) -> None:
+        proof = Dialler(key.reveal(), apis.PROOF_PURPOSE, Side(), os.urandom(NONCE_BYTES))
+        message = proof.opening()
+        while message:
+            message = proof.receive(bytes((await self.call("Prove", {"message": message}))["message"]))
 
     async def closed_by_peer(self) -> bool:
         """The connection ended, and not a byte came before its end."""
@@ -137,6 +149,12 @@ class Node:
         self.broker, self.server, self.port = broker, server, port
         self.wires: list[Wire] = []
 
+    async def own(self) -> Wire:
+        """A connection that has proved the cluster's secret."""
+        wire = await self.connect()
+        await wire.prove()
+        return wire
+
     async def connect(self) -> Wire:
         """Closed with the broker, at the latest."""
         self.wires.append(await Wire.connect(self.port))
@@ -152,7 +170,7 @@ async def one_broker(directory: Path, options: KafkaOptions | None = None, **con
     node: Node | None = None
 
     def listener(broker: Broker) -> KafkaServer:
-        servers.append(KafkaServer(broker, options))
+        servers.append(KafkaServer(broker, replace(options or KafkaOptions(), key=LOG_KEY)))
         return servers[0]
 
     broker = Broker(
@@ -160,7 +178,7 @@ async def one_broker(directory: Path, options: KafkaOptions | None = None, **con
             broker_id=1, cluster_id=uuid4(), data_dir=str(directory / "broker"), kafka_port=kafka_port,
             link_port=link_port, **config,
         ),
-        ports, store, listener=listener, fatal=_fail, controller=ControllerConfig(),
+        ports, store, listener=listener, fatal=_fail, controller=ControllerConfig(), link_key=LINK_KEY,
     )
     try:
         await broker.start()

@@ -28,6 +28,7 @@ from millrace.pipeline.kafka.setup import Setup
 from millrace.sink.kafka.headers import written
 from millrace.wire.changes import HEADER_KEY, BatchHeader, BatchKind, cut_parts, encode_header, encode_rows
 from millrace.wire.records import Record
+from support_secret import LOG_KEY
 
 TABLE = TableSchema(16400, "public", "t", "d", (Column("id", 20, -1, True), Column("x", 25)))
 SOURCE, TARGET, QUARANTINE = "__millrace.shop.16400", "shop.public.t", "__millrace.quarantine.orders"
@@ -113,7 +114,8 @@ class Route:
 
     @property
     def setup(self) -> Setup:
-        return Setup(bootstrap=self.bootstrap, sink=self.sink, source="shop", database="db", settings=self.settings)
+        return Setup(bootstrap=self.bootstrap, sink=self.sink, source="shop", database="db", settings=self.settings,
+                     log_key=LOG_KEY)
 
     async def move(self, from_: Point, to: Point, **more: Any) -> WriteResult:
         """A whole round: claim and move."""

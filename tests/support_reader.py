@@ -26,16 +26,18 @@ from millrace.model.progress import Mark, ProgressRecord
 from millrace.model.sources import SourceSpec
 from millrace.model.tables import parse_lsn
 from millrace.ops.real import real_ports
+from millrace.ops.secrets import ANYWHERE
 from millrace.source.copying.attempt import ChunkProgress, ChunkResult, ChunkTask, run_chunk
-from millrace.source.copying.processes import ChunkRunner
+from millrace.source.copying.processes import ChunkRunner, OneByOne
 from millrace.source.reading.reader import SourceReader
 from millrace.source.reading.status import ReaderStatus
 from millrace.store import Candidate, open_store
 from support_rebuild import Rebuild
+from support_secret import LOG_KEY
 from support_source_log import SourceLog, compare
 
 
-class InThread:
+class InThread(OneByOne):
     """Runs chunk tasks in this process: starting workers takes longer than most copies of these tests."""
 
     async def run(self, task: ChunkTask, report: Callable[[ChunkProgress], None]) -> ChunkResult:
@@ -93,13 +95,13 @@ class Rig:
             lsn = self.lsn()
             reader.wait(lambda s, lsn=lsn: s.resolved >= lsn, f"resolved {lsn:X}", timeout_s)  # type: ignore[misc]
             reader.wait(lambda _: all(t.state != "needs_copy" for t in reader.tables), "owed copies", timeout_s)
-        with PlainClient(self.bootstrap) as client:
+        with PlainClient(self.bootstrap, key=LOG_KEY) as client:
             rebuild = Rebuild(SourceLog(client, self.name)).run(lsn)
             rebuild.check_tails()
         return rebuild
 
     def progress(self) -> list[ProgressRecord]:
-        with PlainClient(self.bootstrap) as client:
+        with PlainClient(self.bootstrap, key=LOG_KEY) as client:
             return [record for _, record in SourceLog(client, self.name).progress()]
 
     def marks(self) -> list[Mark]:
@@ -187,11 +189,11 @@ class Life:
         me = Candidate(1, "test:1", ports.processes.me())
         self._loop = asyncio.get_running_loop()
         try:
-            async with LogClient(self.rig.bootstrap) as client:
+            async with LogClient(self.rig.bootstrap, key=LOG_KEY) as client:
                 self.reader = SourceReader(
                     self.rig.spec, epoch=self.epoch, store=store, candidate=me, client=client,
                     bootstrap=self.rig.bootstrap, spool_dir=f"{self.rig.directory}/spool-{self.epoch}", ports=ports,
-                    runner=self.rig.runner)
+                    runner=self.rig.runner, places=ANYWHERE)
                 self._task = asyncio.create_task(self.reader.run())
                 await asyncio.wait((self._task,))
         finally:

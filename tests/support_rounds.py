@@ -23,6 +23,7 @@ from millrace.model.rounds import TaskPlan, TopicName, Work, WorkResult
 from millrace.model.spans import Dispatcher
 from millrace.model.writes import NextSequence, WritePlan, WriteResult
 from millrace.pipeline.rounds import Ending, NotStarted
+from support_secret import LOG_KEY
 
 MOVER = "support_rounds:LoopBack"
 
@@ -94,7 +95,7 @@ class LoopBack:
 
     async def _open(self) -> LogClient:
         if self._client is None:
-            self._client = await LogClient(self.setup.bootstrap, client_id="loop-back").__aenter__()
+            self._client = await LogClient(self.setup.bootstrap, client_id="loop-back", key=LOG_KEY).__aenter__()
         return self._client
 
     async def close(self) -> None:
@@ -106,7 +107,7 @@ class Feed:
     """Dispatchers 0..n-1, each with partition n of the source topic and partition n of the target topic."""
 
     def __init__(self, bootstrap: Sequence[str], topic: str, *, spans: int, records: int, claims: Path) -> None:
-        self.client = PlainClient(bootstrap, client_id="feed")
+        self.client = PlainClient(bootstrap, client_id="feed", key=LOG_KEY)
         self.setup = Setup(tuple(bootstrap), str(claims))
         self.source, self.target, self.spans = f"{topic}.source", f"{topic}.target", range(spans)
         ids: list[UUID] = []

@@ -33,7 +33,8 @@ Cell = bytes | NotSent | None
 
 
 class Change(NamedTuple):
-    """One change: a row of a batch; or, with kind `relation`, `truncate` or `message`, what else has an order."""
+    """One change: a row of a batch; or, with kind `relation`, `truncate`, `evicted` or `message`, what else has an
+    order."""
 
     kind: str
     oid: Oid
@@ -50,9 +51,10 @@ class ScalarDecoder:
         self._keys = keys or {}
         self._prefix = prefix
         self._seq: dict[Oid, int] = {}
+        self._under: dict[tuple[str, str], int] = {}         # by name: the next seq behind all that was told under it
 
     def begin(self, begin: Begin) -> None:
-        self.open, self._seq = begin, {}
+        self.open, self._seq, self._under = begin, {}, {}
 
     def end(self) -> None:
         self.open = None
@@ -94,13 +96,32 @@ class ScalarDecoder:
         self.tables[table.oid] = table
         if previous is not None and previous.id == table.id:
             return []
+        evicted = self._evict(table, previous)
+        if previous is None or (previous.schema, previous.name) != (table.schema, table.name):
+            free = self._under.get((table.schema, table.name), 0)
+            self._seq[table.oid] = max(free, self._seq.get(table.oid, 0))
         seq = -1 if previous is None else self._next(table.oid)
-        return [Change("relation", table.oid, {"seq": seq, "id": table.id})]
+        if previous is not None:
+            self._tell((previous.schema, previous.name), seq)
+        return [*evicted, Change("relation", table.oid, {"seq": seq, "id": table.id})]
+
+    def _evict(self, table: TableSchema, previous: TableSchema | None) -> list[Change]:
+        """A table that takes a name ends what every other table told under that name."""
+        name = table.schema, table.name
+        if previous is not None and (previous.schema, previous.name) == name:
+            return []
+        others = [oid for oid, other in self.tables.items() if oid != table.oid and (other.schema, other.name) == name]
+        return [Change("evicted", oid, {"seq": self._next(oid)}) for oid in others]
 
     def _next(self, oid: Oid) -> int:
         seq = self._seq.get(oid, 0)
         self._seq[oid] = seq + 1
+        if (table := self.tables.get(oid)) is not None:
+            self._tell((table.schema, table.name), seq)
         return seq
+
+    def _tell(self, name: tuple[str, str], seq: int) -> None:
+        self._under[name] = max(seq + 1, self._under.get(name, 0))
 
     def _row(self, kind: bytes, body: bytes, lsn: int) -> list[Change]:
         (oid,) = unpack_from(">I", body, 0)

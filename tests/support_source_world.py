@@ -44,7 +44,8 @@ class SourceWorld:
 
     def __enter__(self) -> SourceWorld:
         self.cluster.__enter__()
-        self.client = PlainClient(self.cluster.bootstrap.split(","), client_id="test", deadline_s=60.0)
+        self.client = PlainClient(self.cluster.bootstrap.split(","), client_id="test", deadline_s=60.0,
+                                  key=self.cluster.log_key)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -57,7 +58,7 @@ class SourceWorld:
                options: Sequence[str] = (), wait: bool = True, url: str | None = None) -> Source:
         self._made += 1
         name = f"s{self._made}"
-        reference = url or self._reference(server, database, user)
+        reference = url or self.reference(server, database, user)
         arguments = [a for rule in tables for a in ("--tables", rule)] + list(options)
         self.millrace("source", "create", name, "--url", reference, *arguments)
         source = Source(self, name, server.url(database))
@@ -69,10 +70,10 @@ class SourceWorld:
             raise
         return source
 
-    def _reference(self, server: PostgresServer, database: str, user: str) -> str:
+    def reference(self, server: PostgresServer, database: str, user: str = "postgres") -> str:
         if user == "postgres":
-            return server.reference_url(database)
-        path = os.path.join(self.cluster.dir, f"password-{user}")
+            return server.reference_url(database, secrets_dir=self.cluster.secrets_dir)
+        path = os.path.join(self.cluster.secrets_dir, f"password-{user}")
         with open(path, "w", encoding="ascii") as file:
             file.write(PASSWORD)
         return f"postgresql://{user}:${{file:{path}}}@127.0.0.1:{server.port}/{database}"

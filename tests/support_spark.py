@@ -11,16 +11,20 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from millrace.ops.cluster_secret import SPARK
 from millrace.ops.processes import start_time
 from millrace.pipeline import server
 from millrace.pipeline.jvm import MODULE_OPTIONS, class_path, find_java, spark_home
 from millrace.pipeline.server import ServerPlan
 from millrace.pipeline.session import Place, Session
-from support_cluster import free_ports, wait_for
+from support_cluster import wait_for
+from support_ports import free_ports
+from support_secret import SECRET
 
 TESTS = Path(__file__).parent
 # Workers import from tests/, and run the tree that the tests run.
 WORKERS_PATH = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+TOKEN = SECRET.token(SPARK)
 START_S = 180.0                # a JVM on a very busy machine
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -66,7 +70,7 @@ class SparkServer:
 
     @property
     def remote(self) -> str:
-        return server.remote(self.port)
+        return server.remote(self.port, TOKEN)
 
     @property
     def pid(self) -> int:
@@ -76,8 +80,8 @@ class SparkServer:
     def start(self, *, wait: bool = True) -> SparkServer:
         self.dir.mkdir(parents=True, exist_ok=True)
         self.port = self.port or free_ports(1)[0]
-        plan = ServerPlan(dir=str(self.dir), port=self.port, master=self.master, conf=self.conf, compiler=self.compiler,
-                          log_path=str(self.dir / "spark.log"))
+        plan = ServerPlan(dir=str(self.dir), port=self.port, master=self.master, token=TOKEN, conf=self.conf,
+                          compiler=self.compiler, log_path=str(self.dir / "spark.log"))
         self.process = server.start(plan, stderr_path=str(self.dir / "stderr"),
                                     environ={**os.environ, "PYTHONPATH": WORKERS_PATH})
         if wait:

@@ -31,12 +31,17 @@ PEER_FIRST_BYTE_S = 10.0   # a connection that says nothing
 PEER_FRAME_S = 30.0        # a frame that does not end
 PEER_IDLE_S = 600.0
 PEER_DRAIN_S = 30.0        # a peer that does not read its answers
+START_STILL_S = 60.0       # a start of a cluster in which nothing moves for so long is given up
+START_CPU_S = 3.0          # ... where a process that used so much CPU time has moved: a twentieth of a core is more
+                           # than one that waits uses, and less than a fair share at load 30 on two cores
+START_SAY_S = 10.0         # between two lines that say what a start waits for
 
 # -- sizes ---------------------------------------------------------------------------------------------------------
 FRAME_BYTES_MAX = 16 * MIB         # a request larger than this is refused before a byte of it is stored
 BATCH_BYTES_MAX = 1 * MIB + 12     # Kafka's default of max.message.bytes
 BATCH_BYTES_CEILING = 12 * MIB     # what max.message.bytes may be raised to, so that a batch fits a frame
 LOG_FILE_BYTES = 256 * MIB         # a log file rolls here
+SEARCH_UNPACKED_BYTES_MAX = 64 * MIB  # of one batch searched by time: a fifth of a second of the loop
 INDEX_EVERY_BYTES = 4 * KIB        # one index entry per so many bytes of log
 STORE_APPEND_BYTES_MAX = 1 * MIB   # one append: a single value of etcd, whose requests end at 1.5 MiB
 STORE_SNAPSHOT_BYTES_MAX = 64 * MIB  # 40,000 partitions take about 10 MiB
@@ -52,6 +57,7 @@ MEMORY_IN_FLIGHT_MAX = 512 * MIB   # all answers queued in one process
 
 # -- counts --------------------------------------------------------------------------------------------------------
 CONNECTIONS_MAX = 10_000
+SECRET_FILE_BYTES_MAX = 64 * KIB   # behind ${file:…}: a password or a URL; a large file is a mistake in the path
 PARTITIONS_PER_TOPIC_MAX = 10_000
 PARTITIONS_PER_BROKER_MAX = 40_000
 LEADER_MOVES_PER_PASS_MAX = 250    # leaders that go home at once: their clients ask once more, others notice nothing
@@ -64,7 +70,10 @@ RECORDS_PER_APPEND_MAX = 2_000     # metadata records in one store transaction
 SNAPSHOT_EVERY_RECORDS = 20_000    # replay at start stays below a second
 
 # -- disk ----------------------------------------------------------------------------------------------------------
-DISK_USED_MAX = 0.95               # produce is refused above this share of the disk
+DISK_USED_MAX = 0.95               # above this share of the disk leaders go elsewhere, then produce is refused
+DISK_ROOM_AGAIN = 0.02             # below it by so much there is room again: leaders do not go to and fro
+DISK_HAND_OVER_S = 2.0             # for leaders to go elsewhere before writes are refused: heartbeat, election, poll
+JOURNAL_AGAIN_S = 0.5              # a journal without room is tried again after this
 
 # -- retention -----------------------------------------------------------------------------------------------------
 RETENTION_MS = 7 * 86_400_000      # of an ordinary topic, as Kafka
@@ -78,6 +87,11 @@ CUTS_PER_CALL_MAX = 1_000          # log starts in one message to the controller
 # -- links ---------------------------------------------------------------------------------------------------------
 LINK_PING_S = 1.0                  # an idle link proves itself this often
 SUSPECT_S = 0.5                    # how long a broken link alone makes us doubt a leader towards clients
+LINK_PROOF_S = 3.0                 # from the connection to the end of its proof: three frames, also over a slow network
+LINK_UNPROVED_MAX = 128            # connections that have not proved the secret yet; the oldest gives way: honest ones
+                                   # need milliseconds, and each holds a receive buffer
+LINK_UNPROVED_FRAME_BYTES_MAX = 256   # a frame of the proof has 69 bytes at most
+LINK_PEERS_LOGGED_MAX = 256        # peers whose last refusal is remembered, so that it is logged once
 LINK_SILENCE_S = 3.0               # a link that brings nothing for this long is dead: TCP alone would wait minutes
 LINK_FRAME_BYTES_MAX = 32 * MIB    # a DATA frame (8 MiB and one oversized batch) or a metadata snapshot slice
 SMALL_BUFFER_BYTES = 64 * KIB      # receive buffer of every connection; larger frames get one of their own
@@ -91,10 +105,12 @@ SOURCE_NAME_CHARS_MAX = 40         # names become parts of topics, slots (63 cha
 # -- copies of tables ----------------------------------------------------------------------------------------------
 COPY_CHUNK_BYTES = 64 * MIB        # of a table, per chunk: a second or two; little to repeat, and no lock for longer
 COPY_CHUNKS_MAX = 4_096            # of one copy: its plan is one durable record; larger tables get larger chunks
+COPY_KEYS_MAX = 1_000              # rows of a table that are read again by their keys; above it all of it is read again
 COPY_PLAN_BYTES_MAX = 256 * KIB    # bounds in that record: keys may be long, a store's value may not
 COPY_EMPTY_TOGETHER = 500          # copies of empty tables that are done by one record each, in one append
 COPY_PARALLEL = 2                  # chunks of one source read at a time: what a copy may take of the database
 COPY_READ_BYTES = 4 * MIB          # decoded at once: the column code is fastest around here
+COPY_FRAME_BYTES_MAX = 1024 * MIB  # of COPY, one row each: PostgreSQL makes none of a GiB
 COPY_RECORD_BYTES = 1 * MIB - 4 * KIB  # a record of rows, so that its batch stays below Kafka's default limit
 COPY_ROWS_BYTES_MAX = 2 * MIB      # of rows in one record before they are compressed: what a reader has to take at once
 COPY_IN_FLIGHT_BYTES_MAX = 16 * MIB  # appended without an answer, per chunk: bounds a worker's memory
@@ -103,6 +119,9 @@ COPY_LOCK_WAIT_S = 10.0            # behind somebody's ALTER TABLE; an attempt i
 COPY_SILENCE_S = 60.0              # a worker or a server that says nothing: its attempt is given up
 COPY_ATTEMPTS_MAX = 8              # failures of one chunk in a row before its copy is called stopped
 COPY_STOPPED_S = 120.0             # a stopped chunk is tried again so often: what was missing may have been granted
+COPY_PACK_CHUNKS = 32              # small chunks in one pack: a job on Spark costs as much time as two or three of them
+COPY_PACK_BYTES = 16 * MIB         # of tables in one pack: a second of work, repeated if its worker dies; more is alone
+COPY_PACK_S = 10.0                 # chunks of a pack not begun by then go to others: one before them is slow
 COPY_AWAITING_MAX = 64             # windows written whose high mark the reader has not met yet: it is far behind
 COPY_BACKOFF_MIN_S = 0.5           # between attempts, doubled each time, with jitter
 COPY_BACKOFF_MAX_S = 30.0
@@ -133,6 +152,7 @@ SOURCE_POLL_S = 10.0               # between two looks at the catalogue (new tab
 PROGRESS_READ_RECORDS = 50_000     # a start that read more of `progress` restates the schemas: the next one reads less
 SOURCE_RETRY_MIN_S = 0.2           # back-off of a reader that lost its database, with jitter
 SOURCE_RETRY_MAX_S = 15.0
+SOURCE_REFUSED_RETRY_S = 5.0       # a refused password at most: a rotation is picked up so soon after the new secret
 
 # -- our own client of the log -------------------------------------------------------------------------------------
 CLIENT_REFRESH_S = 30.0            # metadata is asked for this often, and at once when a broker says it is not leader
@@ -144,6 +164,7 @@ CLIENT_TICK_S = 0.5                # between two looks at what is overdue
 CLIENT_REQUEST_BYTES = 1 * MIB     # a Produce request is closed at this size: it is acknowledged as a whole
 CLIENT_BATCH_BYTES = 512 * KIB     # small appends share a batch up to this: fits every topic's max.message.bytes
 CLIENT_BROKER_BYTES_MAX = 16 * MIB  # sent to one broker without an answer; 100 MB/s at 100 ms is 10 MB
+CLIENT_UNPACKED_BYTES_MAX = 256 * MIB  # of one batch read: no batch may fill the memory of its reader
 CLIENT_PENDING_BYTES_MAX = 32 * MIB  # of one writer, before `room` makes its caller wait
 CLIENT_FRAME_BYTES_MAX = 80 * MIB  # the largest answer: FETCH_BYTES_MAX, and a batch larger than the room left
 CLIENT_TOGETHER_MAX = 4            # shared calls of one kind under way: one that a stopped broker keeps delays not all
@@ -259,6 +280,7 @@ GROUP_PARTITIONS = 50              # of the group topic, as Kafka: as many broke
 GROUP_KEYS_MAX = 100_000           # offsets and groups of one of its partitions: 50 MB, and at worst 10 s of replay
 RESTATE_EVERY_RECORDS = 20_000     # beyond twice what is alive: 0.6 s of replay
 RESTATE_BATCH_BYTES = 64 * KIB     # of a restatement, written with each change: a few milliseconds of the loop
+GROUP_FORGET_RECORDS = 10_000      # of topics gone, in one batch: below 3 MiB with names of 249 characters
 GROUP_LOAD_BYTES = 64 * KIB        # replayed at once: a few milliseconds, then the loop serves others
 GROUP_APPEND_S = 5.0               # a change that is not committed by then: its coordinator begins anew, from the log
 GROUP_TICK_S = 0.1                 # sessions and rebalances are looked at so often while there are members
@@ -276,6 +298,7 @@ MARKER_LOOK_BYTES = 256 * KIB      # read at a time for a marker: it stands near
 MARKERS_KEPT = 64                  # of one partition: changefeeds may stand at different ones
 IDLE_LOOKS_MAX = 16                # dispatchers of a changefeed that store fresh ends, or look around, at a time
 ENDS_LOOK_MAX = 1_000              # targets in one look at their ends: some milliseconds of a broker
+TARGET_GONE_AGAIN_S = 2.0          # a target topic that is gone is looked for once more: one broker's list may lag
 LOOK_AROUND_S = 600.0              # an idle dispatcher looks whether it was taken over, or its targets have changed;
                                    # whoever takes over, changes topics or meets an error tells sooner
 QUARANTINE_PARTITIONS = 1          # of a changefeed's quarantine: few rows, and people read them in order
@@ -309,10 +332,26 @@ CHANGEFEEDS_STOP_S = 3.0           # of each part: all of them fit into what a s
 RELEASED_ANSWER_S = 2.0            # for what the log or an office tells of a changefeed, shown beside the rest
 QUARANTINE_ANSWER_S = 20.0         # for reading a quarantine: below what a command waits for its answer
 REPLAY_S = 40.0                    # for one row: what stands behind it in its partition is looked through
-QUARANTINE_COUNT_S = 15.0          # between two looks at how many rows stand in quarantines, for metrics
+QUARANTINE_COUNT_S = 5.0           # between two looks at how many rows stand in quarantines, for health and metrics
 POSITIONS_ASKED_MAX = 16           # offices of changefeeds that do not run, read at a time for one answer
 QUARANTINE_SETTLE_MAX = 1_000      # rows dropped by one append
 SOURCE_TABLES_S = 20.0             # for a source's tables: a `progress` of a million records is read in less
+
+# -- health ---------------------------------------------------------------------------------------------------------
+HEALTH_EVERY_S = 3.0               # between two looks of the coordinator: metrics are to be right within 15 s
+HEALTH_FRESH_S = 1.0               # a look that is younger is shown again: many may ask at once
+HEALTH_STALE_S = 30.0              # a look that is older says nothing any more: its series vanish
+HEALTH_SERIES_MAX = 500            # findings in metrics, the worst first: a thousand tables in trouble are one cause
+HEALTH_NAMES_MAX = 5               # tables that one finding names
+SPARK_IDLE_LOOK_S = 5.0            # a capture with dispatchers and no job under way looks whether Spark answers
+SPARK_FIRST_LOOK_S = 0.5           # ... and soon after the first has come: its creator waits to hear whether it moves
+SOURCE_LAG_WARN_S = 60.0           # changes reach the log so late: a large transaction may take as long
+FEED_LAG_WARN_S = 30.0             # a change waits so long: rounds take a second, a lost Spark is back in 20 s
+BLOCKED_WARN_S = 30.0              # a move, a barrier, a take-over waits so long: a fail-over takes ten seconds
+ROUND_STUCK_S = 10.0               # a round's work has a deadline of 5 s, and Spark's answer needs a moment
+SLOT_WARN_LEFT, SLOT_URGENT_LEFT = 0.5, 0.2      # shares of the slot's WAL budget that are left
+SLOT_FULL_SOON_S = 3600.0          # the budget is used up by then at the present rate
+DISK_WARN_FREE = 0.1               # share of a broker's disk that is free; writes are refused below 5 %
 
 # -- copies through changefeeds ------------------------------------------------------------------------------------
 COPY_NUMBER_BITS = 24              # records of one chunk in one partition: sixteen million of a mebibyte each

@@ -14,6 +14,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 
@@ -91,6 +92,27 @@ def test_L20_offsets_by_time_and_ends(cluster: Cluster, topic: str) -> None:
     try:
         assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20) == (0, 3)
         assert consumer.offsets_for_times([TopicPartition(topic, 0, 1_500)], timeout=20)[0].offset == 1
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_L20_search_by_time_names_the_record_also_in_compressed_batches(
+    cluster: Cluster, topic: str, codec: str
+) -> None:
+    start = 1_700_000_000_000
+    config = {"bootstrap.servers": cluster.bootstrap, "compression.type": codec, "linger.ms": 500}
+    records = [{"value": b"%d" % n, "partition": 0, "timestamp": start + 1_000 * n} for n in range(200)]
+    delivered(Producer(config), topic, records)
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "unused"})
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    try:
+        for after, offset in ((50.5, 51), (0, 0), (199, 199)):
+            asked = TopicPartition(topic, 0, start + int(1_000 * after))
+            assert consumer.offsets_for_times([asked], timeout=20)[0].offset == offset
+        newest = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.max_timestamp()})
+        found = next(iter(newest.values())).result(20)
+        assert (found.offset, found.timestamp) == (199, start + 199_000)
     finally:
         consumer.close()
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
@@ -12,8 +10,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PyPartition
 
-from millrace.wire.kafka import apis
+from millrace.wire.kafka.codec import Fields
 from support_cluster import Cluster
+from support_kafka import Wire
 
 WANTED = [(0, b"before"), (2, b"after")]
 
@@ -22,10 +21,15 @@ def fence(cluster: Cluster, topic: str, *, epoch: int) -> tuple[int, int]:
     """(error code, offset) of a fence of partition 0, asked of its leader."""
     leader = cluster.brokers[cluster.leader_of(topic, 0)]
     fields = {"topic": topic, "partition": 0, "writer_id": 1 << 40, "writer_epoch": epoch, "timeout_ms": 10_000}
-    with socket.create_connection((leader.host, leader.kafka_port), timeout=20) as conn, conn.makefile("rb") as answer:
-        conn.sendall(apis.encode_request("FenceWriter", 0, 1, fields))
-        (size,) = struct.unpack(">I", answer.read(4))
-        _, found = apis.decode_response("FenceWriter", 0, answer.read(size))
+
+    async def ask() -> Fields:
+        wire = await Wire.connect(leader.kafka_port)
+        await wire.prove()
+        found = await wire.call("FenceWriter", fields)
+        await wire.close()
+        return found
+
+    found = asyncio.run(ask())
     return found["error_code"], found["offset"]
 
 

@@ -84,6 +84,27 @@ def test_L20_a_static_member_comes_back_without_a_rebalance(cluster: Cluster, to
         assert (stays.assigned, stays.assignments) == (held, assignments)
 
 
+def test_L20_a_topic_made_again_under_the_name_of_a_deleted_one_is_another_topic_to_every_group(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    send(cluster, topic, [b"old"] * 99)
+    member = ConfluentMember(cluster, group, topic)
+    with closing(member):
+        wait_for(lambda: len(member.read) == 99, "every record", 60)
+    assert committed(cluster, group, topic) == {0: 33, 1: 33, 2: 33}
+    admin.delete_topics([topic])[topic].result(30)
+    (offsets,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    assert offsets.result(30).topic_partitions == []        # a tool that asked for their ends would fail
+    cluster.create_topic(topic, partitions=3, replication_factor=3)
+    assert set(committed(cluster, group, topic).values()) == {-1001}
+    send(cluster, topic, [b"new"] * 150)
+    later = ConfluentMember(cluster, group, topic)
+    with closing(later):
+        wait_for(lambda: len(later.read) == 150, "all that the new topic has", 60)
+    assert {value for _, value in later.read} == {b"new"}
+
+
 # -- tools -------------------------------------------------------------------------------------------------------------
 def test_L20_groups_are_listed_described_and_deleted_by_confluent(cluster: Cluster, topic: str, group: str) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})

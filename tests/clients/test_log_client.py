@@ -22,14 +22,16 @@ from millrace.errors import (
     Unreachable,
 )
 from millrace.log.client import LogClient, PlainClient, Record, Writer
-from support_cluster import Cluster, free_ports
+from support_cluster import Cluster
+from support_ports import free_ports
+from support_secret import LOG_KEY
 
 Program = Callable[[LogClient], Awaitable[None]]
 
 
 def run(cluster: Cluster, program: Program, *, deadline_s: float = 30.0) -> None:
     async def main() -> None:
-        async with LogClient(cluster.bootstrap.split(","), deadline_s=deadline_s) as client:
+        async with LogClient(cluster.bootstrap.split(","), deadline_s=deadline_s, key=LOG_KEY) as client:
             await program(client)
 
     asyncio.run(main())
@@ -179,7 +181,7 @@ def test_room_is_back_pressure(cluster: Cluster) -> None:
 
 
 def test_the_plain_client_does_the_same(cluster: Cluster, topic: str) -> None:
-    with PlainClient(cluster.bootstrap.split(",")) as client:
+    with PlainClient(cluster.bootstrap.split(","), key=LOG_KEY) as client:
         writer_id = client.new_writer_id()
         assert client.fence(topic, 1, writer_id=writer_id, epoch=2) == 0
         writer = client.writer(topic, 1, writer_id=writer_id, epoch=2)
@@ -321,7 +323,7 @@ def test_L22_writes_go_on_after_a_pause_of_the_leader_and_a_kill_of_all(fragile:
 def test_L22_nobody_answers_a_typed_error_within_the_deadline() -> None:
     async def main() -> None:
         bootstrap = [f"127.0.0.1:{port}" for port in free_ports(2)]
-        async with LogClient(bootstrap, deadline_s=1.0) as client:
+        async with LogClient(bootstrap, deadline_s=1.0, key=LOG_KEY) as client:
             began = time.monotonic()
             calls: list[Awaitable[object]] = [
                 client.topic("t"), client.append("t", 0, [Record(b"1")]), client.ends("t", 0), client.new_writer_id(),

@@ -122,7 +122,7 @@ def site_of(tables: int, captures: int) -> Iterator[tuple[Site, float]]:
         LocalCluster(3, captures=captures, spark=True) as cluster,
     ):
         site = Site(cluster, db, tables)
-        source_s = site.source(server.reference_url(name))
+        source_s = site.source(server.reference_url(name, secrets_dir=cluster.secrets_dir))
         say(f"source of {tables} tables after {source_s} s")
         yield site, source_s
 

@@ -18,7 +18,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -28,7 +28,7 @@ from millrace.ops.real import BootClock
 from millrace.pipeline.errands import Errands
 from millrace.pipeline.session import Place, Session
 from millrace.source.copying.attempt import ChunkProgress, ChunkResult, ChunkTask
-from millrace.source.copying.processes import ChunkRunner, ProcessRunner
+from millrace.source.copying.processes import ChunkRunner, PackReport, ProcessRunner
 from support_cluster import Cluster
 from support_copies import Source
 from support_postgres import run, server_of
@@ -51,13 +51,15 @@ class Watched:
         self.results: list[ChunkResult] = []
         self.hosts: set[str] = set()
 
-    async def run(self, task: ChunkTask, report: object) -> ChunkResult:
-        def note(progress: ChunkProgress) -> None:
-            self.hosts.add(progress.host or "process")
+    async def run_pack(self, pack: Sequence[ChunkTask], report: PackReport) -> None:
+        def note(number: int, said: ChunkProgress | ChunkResult) -> None:
+            if isinstance(said, ChunkResult):
+                self.results.append(said)
+            else:
+                self.hosts.add(said.host or "process")
+            report(number, said)
 
-        result = await self._runner.run(task, note)
-        self.results.append(result)
-        return result
+        await self._runner.run_pack(pack, note)
 
     async def rest(self) -> None:
         await self._runner.rest()

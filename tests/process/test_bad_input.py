@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from support_cluster import free_ports, up_ports
+from support_ports import free_ports, up_ports
+from support_secret import write_secret
 
 TIMEOUT_S = 60
 
@@ -37,7 +38,8 @@ def config_file(tmp_path: Path, **broker: Any) -> Path:
     kafka, link, http = free_ports(3)
     path = tmp_path / "millrace.yaml"
     path.write_text(json.dumps({
-        "cluster": {"id": str(uuid.UUID(int=7)), "dir": str(tmp_path / "data")},
+        "cluster": {"id": str(uuid.UUID(int=7)), "dir": str(tmp_path / "data"),
+                    "secret_file": write_secret(tmp_path / "secret")},
         "broker": {"kafka_port": kafka, "link_port": link, "http_port": http, **broker}}))
     return path
 
@@ -136,6 +138,26 @@ def test_no_configuration_and_no_cluster_id(tmp_path: Path) -> None:
     path.write_text("")
     refused(serve(path), "cluster.id", "UUID")
     refused(serve(config_file(tmp_path), broker=-1), "--id")
+
+
+@pytest.mark.parametrize("process", ["broker", "capture"])
+def test_A10_without_a_private_secret_nothing_is_served(tmp_path: Path, process: str) -> None:
+    path, secret = config_file(tmp_path), tmp_path / "secret"
+    command = ("serve", process, "--id", "0", "--config", str(path))
+    secret.chmod(0o644)
+    refused(millrace(*command), "cluster.secret_file", str(secret), "chmod 600")
+    secret.unlink()
+    refused(millrace(*command), "cluster.secret_file", str(secret), "copy it from another machine")
+    assert not (tmp_path / "data").exists()
+
+
+def test_A10_up_refuses_a_secret_that_others_can_read(tmp_path: Path) -> None:
+    kafka, http = up_ports(1)
+    secret = tmp_path / "secret"
+    write_secret(secret)
+    secret.chmod(0o640)
+    refused(millrace("up", "--brokers", "1", "--dir", str(tmp_path), "--kafka-port", str(kafka),
+                     "--http-port", str(http)), "cluster.secret_file", "chmod 600")
 
 
 def test_a_capture_refuses_bad_input_too(tmp_path: Path, taken_port: int) -> None:

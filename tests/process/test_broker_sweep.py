@@ -17,6 +17,7 @@ import pytest
 from millrace.wire.records import parse_batches, records_of
 from support_cluster import Cluster, wait_for
 from support_raw import Raw
+from support_secret import write_secret
 
 TOPIC = "swept"
 CALLS = ("pwrite64", "pwritev", "fdatasync", "fsync", "rename", "ftruncate", "unlink")
@@ -112,6 +113,7 @@ def swept(tmp: Path, call: str, n: int) -> tuple[bool, bool]:
     life = Life(tmp / f"{call}-{n}")
     life.dir.mkdir()
     life.cluster.cluster_id = "5f3f5b0a-6a57-4d55-9a52-1d9b7e4c0f11"
+    write_secret(life.dir / "secret")
     life.cluster.add_broker(0)
     try:
         assert life.start()

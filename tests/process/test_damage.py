@@ -7,6 +7,7 @@ directory never leads; what it held is fetched from those who still have it, or 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from millrace.ops.cluster_secret import HTTP
 from support_cluster import Cluster
 from support_load import Load, judge, read_all
+from support_secret import secret_of
 
 TOPIC = "orders"
 BALANCE_OFF = {"broker": {"leader_balance_s": 0}}      # the test moves leaders itself
@@ -112,4 +115,6 @@ def elect(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]
     children = [{"kind": "broker", "pid": b.pid, "http": f"{b.host}:{b.http_port}"} for b in cluster.brokers.values()]
     (run / "state.json").write_text(json.dumps({"supervisor": {"pid": 0, "start_time": 0}, "children": children}))
     command = [sys.executable, "-m", "millrace", "topic", "elect", *arguments, "--dir", str(run.parent)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    token = secret_of(cluster.dir).token(HTTP)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False,
+                          env={**os.environ, "MILLRACE_TOKEN": token})

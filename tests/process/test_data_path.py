@@ -169,20 +169,6 @@ def test_P8_spark_that_is_not_there_gets_the_same_plans_later(cluster: Cluster) 
     play(cluster, story, partitions=2)
 
 
-def test_K2_a_target_topic_that_is_deleted_is_made_again(cluster: Cluster) -> None:
-    async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
-        here = capture(deadline_s=1.0)
-        here.start(2, (0, 1))
-        await bring(shop)
-        await stand(shop, here, 1)
-        await shop.client.delete_topic(shop.target)
-        await bring(shop)
-        await stand(shop, here, 2)
-        await assert_once(shop, offsets=(1,))
-
-    play(cluster, story, partitions=2)
-
-
 def test_V11_a_renamed_table_goes_on_in_its_other_topic(cluster: Cluster) -> None:
     async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
         here = capture()
@@ -355,5 +341,45 @@ def test_V12_whoever_nobody_can_tell_of_goes_when_the_outage_is_over_not_before(
         await stand(shop, here, 2)
         await until(lambda: here.path.report("orders").outage is None, "it is closed")
         await assert_once(shop, offsets=(0, 1))
+
+    play(cluster, story, partitions=2)
+
+
+@pytest.mark.parametrize("made_again", [False, True], ids=["deleted", "made again"])
+@pytest.mark.parametrize("at", ["take-over", "write", "idle"])
+def test_K3_a_target_topic_that_was_deleted_is_told_and_not_made_again_with_later_rows(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, made_again: bool, at: str
+) -> None:
+    monkeypatch.setattr(limits, "CLIENT_REFRESH_S", 0.5)
+    monkeypatch.setattr(limits, "ENDS_LOOK_S", 0.5)
+    monkeypatch.setattr(takeover, "ENDS_LOOK_S", 0.5)
+    monkeypatch.setattr(takeover, "ENDS_REFRESH_S", 1.0)
+
+    async def story(shop: Shop, jobs: LocalJobs, capture: Make) -> None:
+        here = capture()
+        here.start(2, (0, 1))
+        await bring(shop)
+        await stand(shop, here, 1)
+        if at == "take-over":
+            here.stop()
+        await shop.client.delete_topic(shop.target)
+        if made_again:
+            await shop.client.create_topic(shop.target, partitions=2, replication_factor=3)
+        if at == "take-over":
+            here.start(9, (0, 1))
+        elif at == "write":
+            await bring(shop)
+
+        def gone() -> bool:
+            held = here.host.machine.held.values()
+            if at == "write":
+                here.place_again()
+            return any(one.error is not None and one.error.code == "target_topic_gone" for one in held)
+
+        await until(gone, "the error", 30.0)
+        (found,) = {held.error.message for held in here.host.machine.held.values() if held.error is not None}
+        assert shop.target in found
+        assert "copy the table" in found
+        assert made_again == (shop.target in await shop.client.topics())
 
     play(cluster, story, partitions=2)

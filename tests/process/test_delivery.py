@@ -27,6 +27,7 @@ from millrace.model.writes import Targets
 from millrace.pipeline.kafka.takeover import Taker
 from support_cluster import Cluster
 from support_mover import QUARANTINE, Message, Route, delete, insert
+from support_secret import LOG_KEY
 
 RECORDS, ROWS = 240, 50
 KEYS = 40
@@ -105,7 +106,7 @@ class World:
 async def run(seed: int, flaws: frozenset[str] = frozenset()) -> tuple[World, list[Message], list[Message]]:
     rng = random.Random(seed)
     with Cluster(3) as cluster:
-        async with LogClient(cluster.bootstrap.split(",")) as client:
+        async with LogClient(cluster.bootstrap.split(","), key=LOG_KEY) as client:
             world = World(Route(client), rng, flaws, cluster)
             await world.route.make(partitions=3, replication_factor=3)
             for record in range(RECORDS):

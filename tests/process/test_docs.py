@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from support_cluster import up_ports
+from support_ports import up_ports
 from support_postgres import database, run, server_of
 
 ROOT = Path(__file__).parents[2]
@@ -43,12 +43,12 @@ INSERT INTO orders SELECT n, 'order ' || n FROM generate_series(1, 100) n;
 @contextlib.contextmanager
 def environment(page: Path) -> Iterator[dict[str, str]]:
     """What a page's reader has: for pages about sources a database, by the variable they name."""
-    if "SHOP_URL" not in page.read_text():
+    if "MILLRACE_SECRET_SHOP" not in page.read_text():
         yield dict(os.environ)
         return
     with server_of(15, {"max_slot_wal_keep_size": "1GB"}) as server, database(server) as name:
         run(server.url(name), SHOP)
-        yield {**os.environ, "SHOP_URL": server.url(name)}
+        yield {**os.environ, "MILLRACE_SECRET_SHOP": server.url(name)}
 
 
 @pytest.mark.timeout(300)
@@ -61,8 +61,9 @@ def test_A5_documented_commands_work(page: Path, tmp_path: Path) -> None:
 def work_through(page: Path, tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
     kafka, http = up_ports(brokers=5, captures=5)
-    # What these pages show needs no Spark, whose start costs more than all of it.
-    ports = f" --kafka-port {kafka} --http-port {http} --no-spark"
+    # What most pages show needs no Spark, whose start costs more than all of it.
+    spark = "" if "changefeed create" in page.read_text() else " --no-spark"
+    ports = f" --kafka-port {kafka} --http-port {http}{spark}"
     started = False
     try:
         for command in commands(page):

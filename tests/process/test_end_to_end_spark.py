@@ -19,8 +19,8 @@ from millrace.cli.prove_site import ProofSite, proof_site
 from millrace.cli.prove_strikes import workers_of
 from millrace.cli.prove_witness import Witness, last_lsn
 from millrace.cli.prove_writers import Writers
-from millrace.pipeline.server import remote
-from support_cluster import free_ports, wait_for
+from support_cluster import wait_for
+from support_ports import free_ports
 from support_spark import WORKERS_PATH, SparkServer, Standalone, children_of
 
 READ_S = 60.0
@@ -61,7 +61,7 @@ def writing(site: ProofSite) -> Iterator[Writers]:
 @pytest.mark.timeout(900)
 def test_P8_spark_absent_at_start_and_killed_for_a_minute(tmp_path: Path) -> None:
     spark = SparkServer(tmp_path / "spark", port=free_ports(1)[0])
-    with proof_site(feeds=(WHOLE,), spark=False, settings={"MILLRACE_SPARK__REMOTE": remote(spark.port)}) as site:
+    with proof_site(feeds=(WHOLE,), spark=False, settings={"MILLRACE_SPARK__REMOTE": spark.remote}) as site:
         try:
             site.create(CREATE_S)
             with writing(site):

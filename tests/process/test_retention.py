@@ -14,6 +14,7 @@ from millrace.log.client.client import LogClient
 from millrace.log.client.floors import FloorClient, Holding
 from millrace.model import ids
 from support_cluster import Cluster, wait_for
+from support_secret import LOG_KEY
 
 MIB = 1 << 20
 VALUE = bytes(100_000)
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 def floors_of(cluster: Cluster, ask: Callable[[FloorClient], Awaitable[T]]) -> T:
     async def main() -> T:
-        async with LogClient(cluster.bootstrap.split(",")) as client:
+        async with LogClient(cluster.bootstrap.split(","), key=LOG_KEY) as client:
             return await ask(FloorClient(client))
 
     return asyncio.run(main())

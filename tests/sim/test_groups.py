@@ -19,7 +19,7 @@ from millrace.log.client.positions import PositionClient
 from millrace.log.groups import Coordinator
 from millrace.model.positions import Point, PositionKey
 from millrace.ops.ports import Ports
-from millrace_sim.shell.client import KAFKA_PORT, CallFailed, Client
+from millrace_sim.shell.client import KAFKA_PORT, LOG_KEY, CallFailed, Client
 from millrace_sim.shell.logs import captured
 from millrace_sim.shell.world import World
 
@@ -65,7 +65,7 @@ class Run:
         bootstrap = [f"{host.name}:{KAFKA_PORT}" for host in self.world.broker_hosts]
         async with LogClient(
             bootstrap, deadline_s=DEADLINE_S, random=ports.random, wall=ports.clock.wall
-        ) as client:
+        , key=LOG_KEY) as client:
             positions = PositionClient(client)
             await positions.create(KEY, epoch=0, at=Point(0, 0), resolved=0, writer_id=9)
             await asyncio.gather(*(self._own(positions, ports, first) for first in (1, 2)))

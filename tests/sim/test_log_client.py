@@ -8,7 +8,7 @@ import pytest
 
 from millrace.log.client import LogClient, Record
 from millrace.ops.ports import Ports
-from millrace_sim.shell.client import KAFKA_PORT
+from millrace_sim.shell.client import KAFKA_PORT, LOG_KEY
 from millrace_sim.shell.logs import captured
 from millrace_sim.shell.world import World
 
@@ -50,7 +50,7 @@ class Run:
         bootstrap = [f"{host.name}:{KAFKA_PORT}" for host in self.world.broker_hosts]
         async with LogClient(
             bootstrap, deadline_s=DEADLINE_S, random=ports.random, wall=ports.clock.wall
-        ) as client:
+        , key=LOG_KEY) as client:
             await client.create_topic(TOPIC, partitions=1)
             writer_id = await client.new_writer_id()
             await client.fence(TOPIC, 0, writer_id=writer_id, epoch=1)

@@ -29,6 +29,8 @@ FOUND_WITHIN = {
     "ack_when_written": 10, "forget_sequences": 10, "never_sync": 20, "no_truncation": 10, "serve_uncommitted": 10,
     "cut_above_floor": 10, "forget_writers": 20,
 }
+# Looked at first: lower seeds find it as well, in runs that are longer or come after some that do not find it.
+FOUND_AT = {"ack_when_written": 2, "forget_writers": 8, "no_truncation": 2}
 FOUND_WITHIN_LONG = {"credit_on_send": 60, "hw_over_known": 100}
 
 
@@ -48,7 +50,8 @@ def test_a_good_day_is_quiet() -> None:
 
 @pytest.mark.parametrize("plant", sorted(FOUND_WITHIN))
 def test_a_planted_flaw_is_found(plant: str) -> None:
-    assert any(run_seed(seed, plant=plant)[2] for seed in range(FOUND_WITHIN[plant]))
+    seeds = sorted(range(FOUND_WITHIN[plant]), key=lambda seed: seed != FOUND_AT.get(plant, 0))
+    assert any(run_seed(seed, plant=plant)[2] for seed in seeds)
 
 
 @pytest.mark.long

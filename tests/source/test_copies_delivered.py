@@ -24,6 +24,7 @@ from support_copied import Feed, place
 from support_data_path import until
 from support_postgres import run
 from support_reader import Life, Rig
+from support_secret import LOG_KEY
 
 pytestmark = pytest.mark.timeout(600)
 ROWS = 250
@@ -90,7 +91,7 @@ def test_S4_S5_K3_what_is_there_then_every_change_once_over_kills_and_take_overs
     rig = Rig(bootstrap, pg18_url, str(tmp_path), name="copied", tables=("public.*",), partitions=2)
 
     async def body(reader: Life) -> None:
-        async with LogClient(bootstrap) as client:
+        async with LogClient(bootstrap, key=LOG_KEY) as client:
             first, later = Feed(client, rig, "first"), Feed(client, rig, "later")
             try:
                 with Writer(pg18_url) as writer:
@@ -172,14 +173,17 @@ def test_S5_S6_values_that_updates_leave_alone_inside_a_window_arrive(
     bootstrap = tuple(broker.bootstrap.split(","))
     rig = Rig(bootstrap, pg18_url, str(tmp_path), name="toasted", tables=("public.*",), partitions=2)
 
-    async def body() -> None:
-        async with LogClient(bootstrap) as client:
+    async def body(reader: Life) -> None:
+        async with LogClient(bootstrap, key=LOG_KEY) as client:
             feed = Feed(client, rig, "f")
             try:
                 await feed.open(1)
                 feed.start()
                 with writer:
                     await until(lambda: feed.reaches(0) and len(feed.tables) == 2, "the table that joined", PATIENCE_S)
+                    await until(feed.is_copied, "the copy with which it joined", PATIENCE_S)
+                    held.clear()
+                    await asyncio.to_thread(lambda: reader.call(reader.copy_table("public.late")))
                     await until(held.is_set, "a window with updates in it", PATIENCE_S)
                     await until(feed.is_copied, "its copy", PATIENCE_S)
                 lsn = await asyncio.to_thread(rig.lsn)
@@ -196,7 +200,64 @@ def test_S5_S6_values_that_updates_leave_alone_inside_a_window_arrive(
         run(pg18_url, "CREATE TABLE late (id int PRIMARY KEY, x text, n int DEFAULT 0);"
                       "ALTER TABLE late ALTER x SET STORAGE EXTERNAL;"
                       "INSERT INTO late SELECT g, repeat(md5(g::text), 100) FROM generate_series(1, 12) g")
-        asyncio.run(body())
+        asyncio.run(body(reader))
+
+
+def test_S5_S6_a_row_whose_key_changes_inside_a_window_is_read_again_with_its_large_values(
+    broker: Cluster, pg18_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key update sends no value that it left alone, and the window has the row under its former key only."""
+    run(pg18_url, "CREATE TABLE t (id int PRIMARY KEY, x text, n int DEFAULT 0)")
+    moves = [(5, 1005), (1005, 2005), (2005, 3005)]          # the second and third while the row is read again
+    read, lock = attempt._Attempt._read, threading.Lock()
+    is_asked = threading.Event()
+
+    def read_and_move(self: attempt._Attempt, *args: Any) -> Any:
+        found = read(self, *args)
+        with lock, psycopg.connect(pg18_url, autocommit=True) as db:
+            if is_asked.is_set() and moves:
+                old, new = moves[0]
+                if db.execute("UPDATE late SET id = %s WHERE id = %s", (new, old)).rowcount:
+                    moves.pop(0)
+        return found
+
+    monkeypatch.setattr(attempt._Attempt, "_read", read_and_move)
+    monkeypatch.setitem(Copier.__init__.__kwdefaults__, "chunk_bytes", 1 << 20)
+    bootstrap = tuple(broker.bootstrap.split(","))
+    rig = Rig(bootstrap, pg18_url, str(tmp_path), name="moved", tables=("public.*",), partitions=2)
+
+    async def body(reader: Life) -> None:
+        async with LogClient(bootstrap, key=LOG_KEY) as client:
+            feed = Feed(client, rig, "f")
+            try:
+                await feed.open(1)
+                feed.start()
+                await until(lambda: feed.reaches(0) and len(feed.tables) == 2, "the table that joined", PATIENCE_S)
+                await until(feed.is_copied, "the copy with which it joined", PATIENCE_S)
+                is_asked.set()
+                await asyncio.to_thread(lambda: reader.call(reader.copy_table("public.late")))
+                await until(lambda: not moves, "all moves", PATIENCE_S)
+                await until(lambda: ("3005",) in read_again(reader), "the last look at the row", PATIENCE_S)
+                lsn = await asyncio.to_thread(rig.lsn)
+                await until(lambda: feed.reaches(lsn) and feed.is_copied(), "the end of all", PATIENCE_S)
+                values = await feed.judged("late")
+                assert {value["after"]["id"] for value in values if value["op"] == "r"} >= {3005}
+            finally:
+                await feed.close()
+
+    with rig.reader() as reader:
+        reader.wait_streaming(PATIENCE_S)
+        run(pg18_url, "CREATE TABLE late (id int PRIMARY KEY, x text, n int DEFAULT 0);"
+                      "ALTER TABLE late ALTER x SET STORAGE EXTERNAL;"
+                      "INSERT INTO late SELECT g, repeat(md5(g::text), 100) FROM generate_series(1, 12) g")
+        asyncio.run(body(reader))
+
+
+def read_again(life: Life) -> set[tuple[str, ...]]:
+    """Keys whose copies are done."""
+    assert life.reader is not None
+    return {key for copy in list(life.reader.state.copies.by_id.values()) for chunk in copy.chunks if chunk.is_done
+            for key in chunk.span.keys}
 
 
 def test_S5_C8_a_table_without_a_key_has_its_first_copy_and_is_refused_with_a_later_one(
@@ -208,7 +269,7 @@ def test_S5_C8_a_table_without_a_key_has_its_first_copy_and_is_refused_with_a_la
     rig = Rig(bootstrap, pg18_url, str(tmp_path), name="keyless", tables=("public.*",), carry_whole=("public.bare",))
 
     async def body(reader: Life) -> None:
-        async with LogClient(bootstrap) as client:
+        async with LogClient(bootstrap, key=LOG_KEY) as client:
             feed = Feed(client, rig, "bare")
             try:
                 await feed.open(1)

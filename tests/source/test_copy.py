@@ -31,6 +31,7 @@ from millrace.source.database.connect import Database
 from support_cluster import Cluster, wait_for
 from support_copies import Source, ThreadRunner, bounded, until
 from support_postgres import ask, run
+from support_secret import LOG_KEY
 
 SMALL = 64 * 1024        # chunks of eight blocks
 
@@ -185,7 +186,7 @@ def task_of(source: Source, **fields: Any) -> ChunkTask:
     base = ChunkTask(
         source=source.spec.name, url=source.url, generation=1, copy=1, chunk=0, attempt=1, kind="watermark",
         span=copy.chunks[0].span, table=table, topic=copy.topic, progress=progress_topic(source.spec.name),
-        partitions=copy.partitions, bootstrap=source.bootstrap)
+        partitions=copy.partitions, bootstrap=source.bootstrap, log_key=LOG_KEY)
     return msgspec.structs.replace(base, **fields)
 
 

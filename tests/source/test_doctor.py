@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from millrace.cli.doctor import UNLOGGED
 from millrace.errors import SourceNotSuited
 from millrace.model.sources import SourceSpec
 from millrace.source.database.connect import Database
@@ -224,3 +225,28 @@ def test_S10_a_database_can_be_dropped_after_remove(postgres_18: PostgresServer)
         asyncio.run(begin(url))
         assert asyncio.run(Setup(Database(url, source="shop"), spec_of(url)).remove()) == []
         assert ask(url, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()") == [(0,)]
+
+
+def test_S10_the_publication_that_is_printed_is_the_one_that_a_source_of_that_name_uses(plain: tuple[str, str]) -> None:
+    """Followed word for word, the source can be made."""
+    url, admin = plain
+    run(admin, "CREATE TABLE a (id int PRIMARY KEY)", "GRANT SELECT ON a TO weak")
+    (unnamed,) = [one for one in asyncio.run(diagnose(url, ("public.*",))) if one.code == "publish"]
+    assert not unnamed.repair
+    assert "--name" in unnamed.what
+    (named,) = [one for one in asyncio.run(diagnose(url, ("public.*",), spec_of(url))) if one.code == "publish"]
+    run(admin, *named.repair)
+    assert asyncio.run(Setup(Database(url, source="shop"), spec_of(url)).ensure()).unfit == ()
+
+
+def test_S11_a_published_table_is_made_unlogged_in_the_way_that_doctor_says(good_url: str) -> None:
+    asyncio.run(begin(good_url))
+    with pytest.raises(psycopg.errors.Error, match="publication"):
+        run(good_url, "ALTER TABLE a SET UNLOGGED")
+    assert all(word in UNLOGGED for word in ("SET UNLOGGED", "ALTER PUBLICATION millrace_SOURCE DROP TABLE", "BEGIN"))
+    run(good_url, "BEGIN; ALTER PUBLICATION millrace_shop DROP TABLE a; ALTER TABLE a SET UNLOGGED; COMMIT")
+    setup = Setup(Database(good_url, source="shop"), spec_of(good_url))
+    (why,) = asyncio.run(setup.ensure()).unfit
+    assert why.table.name == "a"
+    run(good_url, "ALTER TABLE a SET LOGGED")
+    assert asyncio.run(setup.ensure()).unfit == ()

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from millrace.errors import ConfigError, SourceAuthFailed, SourceUnreachable
+from millrace.ops.secrets import ANYWHERE
 from millrace.source.database.connect import Database
 from millrace.source.server import installations
 from millrace.source.server.embedded import (
@@ -214,7 +215,8 @@ def test_the_password_is_needed_and_a_reference_gives_it(postgres: PostgresServe
     assert postgres.password not in postgres.reference_url()
 
     async def come_in() -> str:
-        async with await Database(postgres.reference_url(), source="shop", epoch=7).connect() as connection:
+        database = Database(postgres.reference_url(), source="shop", epoch=7, places=ANYWHERE)
+        async with await database.connect() as connection:
             cursor = await connection.execute("SHOW application_name")
             row = await cursor.fetchone()
             assert row is not None

@@ -57,7 +57,7 @@ def test_S10_A8_over_verified_tls(world: SourceWorld, tmp_path_factory: pytest.T
             database(server) as name:
         run(server.url(name), "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'before')")
         options = f"sslmode=verify-full&sslrootcert={certificate}"
-        url = f"postgresql://postgres:${{file:{server.password_path}}}@localhost:{server.port}/{name}?{options}"
+        url = world.reference(server, name).replace("@127.0.0.1:", "@localhost:") + f"?{options}"
         with world.source(server, name, url=url) as source:
             run(server.url(name), "INSERT INTO t VALUES (2, 'after')")
             source.verify()

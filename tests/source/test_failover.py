@@ -22,7 +22,8 @@ from millrace.source.database.catalog import find_tables
 from millrace.source.database.connect import Database
 from millrace.source.server.embedded import PostgresServer
 from support_breaks import STANDBY_SLOT, TABLE, is_synced, slot_of, standby_of
-from support_cluster import Cluster, free_ports, wait_for
+from support_cluster import Cluster, wait_for
+from support_ports import free_ports
 from support_postgres import ask, run, server_of
 from support_reader import Rig
 

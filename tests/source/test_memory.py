@@ -103,8 +103,6 @@ def settled_mb(url: str) -> float:
     end = ask(url, "SELECT pg_current_wal_lsn()::text")[0][0]
     wait_for(lambda: ask(url, "SELECT confirmed_flush_lsn >= %s::pg_lsn - 8192 FROM pg_replication_slots", end)[0][0],
              f"the slot to be acknowledged up to {end}", 30)
-    run(url, "CHECKPOINT")
-    time.sleep(0.1)
     found = [0.0]
 
     def small() -> bool:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(400)      # a JVM starts, perhaps on a busy mac
 TABLES = ("orders", "people", "stock")     # so many that both captures have some
 MAKE = "CREATE TABLE {0} (id bigint PRIMARY KEY, note text); ALTER TABLE {0} REPLICA IDENTITY FULL"
 PARTITIONS = 2
-SINK = f"kafka:?format=debezium-json&partitions={PARTITIONS}&replication=3"
+SINK = f"kafka:?format=debezium-json&partitions={PARTITIONS}&replication=3&ddl=inline"
 
 Image = dict[str, Any] | None
 Message = tuple[str, Image, Image]
@@ -180,7 +180,9 @@ def test_P5_each_change_is_in_its_topic_once_over_kills_of_every_capture(spark_s
                 world.cluster.kill_capture(victim)
                 shop.work(10)
                 shop.wait(f"rows after capture {victim} was killed")
-                world.cluster.wait_for(lambda: world.cluster.status()["healthy"], "the killed capture to be back")
+                world.cluster.wait_for(
+                    lambda: {capture["liveness"] for capture in world.cluster.status()["captures"]} == {"alive"},
+                    "the killed capture to be back")
 
             checkpoint_follows(world, source)
             shop.wait("nothing more")

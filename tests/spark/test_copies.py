@@ -11,6 +11,7 @@ import hashlib
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,21 +24,24 @@ import pytest
 
 from millrace.changefeed.copying.runner import Room, SparkRunner
 from millrace.changefeed.copying.task import IDENTITY, Trial, encode_trial, trial
-from millrace.core.sources import copy_hosts
+from millrace.core.sources import copy_hosts, packing
 from millrace.core.sources.registry import words_topic
 from millrace.limits import COPY_SILENCE_S
 from millrace.log.client import PlainClient
 from millrace.ops import config
 from millrace.ops.real import BootClock
+from millrace.ops.secrets import ANYWHERE
 from millrace.pipeline.driver import place_of
 from millrace.pipeline.errands import ErrandFailed, Errands
 from millrace.pipeline.session import Place, Session
 from millrace.source.copying.copier import Copier
 from millrace.source.server.embedded import PostgresServer
 from millrace.wire.changes import decode_rows
-from support_cluster import Cluster, free_ports, wait_for
+from support_cluster import Cluster, wait_for
 from support_copies import Source, bounded, until
+from support_ports import free_ports
 from support_postgres import ask, database, run, server_of
+from support_secret import LOG_KEY
 from support_source_log import header_of
 from support_spark import WORKERS_PATH, SparkServer, alive, killed_at_once, warm
 
@@ -72,7 +76,7 @@ class World:
     def __init__(self, source: Source, spark: SparkServer | Place, places: int, silence_s: float) -> None:
         self.source = source
         self.session = Session(spark if isinstance(spark, Place) else Place(remote=spark.remote))
-        self.errands = Errands(lambda: self.session, "test", at_once=places)
+        self.errands = Errands(lambda: self.session, source.spec.name, at_once=places)
         self.runner = SparkRunner(source.spec.name, self.errands, Room(places), source.client, BootClock(),
                                   silence_s=silence_s)
 
@@ -84,7 +88,7 @@ class World:
         url, source = self.source.url, self.source
         schemas = {one.id: one for one in source.tables.values()}
         batches: list[pa.RecordBatch] = []
-        with PlainClient(source.bootstrap, client_id="__millrace/test") as client:
+        with PlainClient(source.bootstrap, client_id="__millrace/test", key=LOG_KEY) as client:
             for manifest in [one for one in source.counted() if one.copy == copy]:
                 for part in manifest.ranges:
                     for page in client.read(source.copies.by_id[copy].topic, part.partition, part.start, part.end):
@@ -144,8 +148,10 @@ async def held_in_mid_chunk(world: World) -> AsyncIterator[int]:
 
 def test_S4_copies_run_on_spark_exactly_and_show_no_secret(
     spark_server: SparkServer, log: Cluster, postgres: PostgresServer, shop: str, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[int] = []
+    monkeypatch.setattr(packing, "COPY_PACK_CHUNKS", 1)     # a pack of these ends too soon for rows to be seen between
 
     async def main() -> None:
         async with world(spark_server, log, postgres, shop, places=2) as here:
@@ -193,6 +199,99 @@ def test_P5_what_spark_would_try_again_is_not_run_again(spark_server: SparkServe
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
+# -- many small tables -------------------------------------------------------------------------------------------------
+SMALL = 24
+
+
+@pytest.fixture
+def shelf(postgres: PostgresServer) -> Iterator[str]:
+    """A database of small tables and one that does not fit into a pack with them."""
+    with database(postgres) as name:
+        url = postgres.url(name)
+        for n in range(SMALL):
+            run(url, f"CREATE TABLE s{n} (id bigint PRIMARY KEY, body text)",
+                f"INSERT INTO s{n} SELECT g, 'row ' || g FROM generate_series(1, {n + 1}) g")
+        run(url, "CREATE TABLE large (id bigint PRIMARY KEY, body text)",
+            "INSERT INTO large SELECT g, repeat(md5(g::text), 40) FROM generate_series(1, 15000) g")
+        yield name
+
+
+def jobs_of(server: SparkServer, source: str) -> int:
+    """Jobs for this source that Spark has started, by its event log."""
+    lines = [line for path in (server.dir.parent / "events").rglob("*") if path.is_file()
+             for line in path.read_text().splitlines()]
+    return sum('"SparkListenerJobStart"' in line and f"millrace-{source}-errand" in line for line in lines)
+
+
+def are_exact(source: Source, names: list[str]) -> bool:
+    """Whether what counts of their copies is each table, row for row."""
+    counted = source.counted()
+    return all(source.rows([one for one in counted if one.oid == source.tables[name].oid]) == source.table_rows(name)
+               for name in names)
+
+
+def test_S4_small_tables_share_jobs_and_a_dropped_or_a_large_one_holds_up_none(
+    spark_server: SparkServer, log: Cluster, postgres: PostgresServer, shelf: str,
+) -> None:
+    small = [f"s{n}" for n in range(SMALL)]
+
+    async def main() -> None:
+        async with world(spark_server, log, postgres, shelf, places=2) as here:
+            source, copier = here.source, here.copier(parallel=2)
+            await source.plan_initial(copier, "large", *small)
+            await asyncio.to_thread(run, source.url, "DROP TABLE s5")
+            left = [name for name in small if name != "s5"]
+            async with source.running(copier):
+                await source.done()
+                hosts: Counter[str] = Counter()
+                for status in copier.status():
+                    hosts.update(status.attempts_on)
+            assert hosts["process"] <= 1, "the one of the dropped table may be tried again here"
+            assert here.runner._room.free == 2
+            assert await asyncio.to_thread(are_exact, source, ["large", *left])
+            jobs = await asyncio.to_thread(jobs_of, spark_server, source.spec.name)
+            assert 2 <= jobs <= 6, f"{jobs} jobs for {SMALL} small tables, a large one and a trial"
+
+    bounded(main())
+
+
+def test_P5_a_python_worker_killed_in_mid_pack_costs_only_what_was_not_done(
+    spark_server: SparkServer, log: Cluster, postgres: PostgresServer, shelf: str,
+) -> None:
+    small = [f"s{n}" for n in range(SMALL)]
+
+    async def main() -> None:
+        async with world(spark_server, log, postgres, shelf) as here:
+            source, copier = here.source, here.copier(parallel=1)
+            await source.plan_initial(copier, *small)
+            done_before = {copy.id for copy in source.copies.by_id.values() if copy.oid != source.tables["s12"].oid
+                           and copy.id < 13}
+            with psycopg.connect(source.url) as blocker:
+                blocker.execute("LOCK TABLE s12 IN ACCESS EXCLUSIVE MODE")
+                async with source.running(copier, marks=False):
+                    await until(lambda: all(source.copies.by_id[copy].is_done for copy in done_before),
+                                "chunks before the one that waits to be on record")
+                    assert not source.copies.is_done(1), "the pack is under way"
+                    for pid in workers_of(spark_server):
+                        os.kill(pid, signal.SIGKILL)
+                    await until(lambda: _says_that_a_worker_died(copier.status()[-1].why), "the reason")
+                    blocker.rollback()
+                    await source.done()
+            attempts = [copy.chunks[0].done_by for copy in source.copies.by_id.values()]
+            assert attempts[:12] == [1] * 12
+            assert min(attempts[12:]) == 2
+            assert all(pause.faults == 0 for pause in copier._books.pauses.values())
+            assert len(source.manifests()) == SMALL
+            assert await asyncio.to_thread(are_exact, source, small)
+
+    bounded(main())
+
+
+def _says_that_a_worker_died(why: str) -> bool:
+    """By our own reporter, or by Spark where its retry died of the same kill."""
+    return "worker has ended" in why or "worker exited unexpectedly" in why
+
+
 def test_P5_a_python_worker_killed_in_mid_chunk_doubles_nothing(
     spark_server: SparkServer, log: Cluster, postgres: PostgresServer, shop: str,
 ) -> None:
@@ -205,7 +304,7 @@ def test_P5_a_python_worker_killed_in_mid_chunk_doubles_nothing(
                     await until(lambda: copier.status()[0].rows > 0, "progress of a chunk that runs")
                     for pid in workers_of(spark_server):
                         os.kill(pid, signal.SIGKILL)
-                    await until(lambda: "worker has ended" in copier.status()[0].why, "the reason")
+                    await until(lambda: _says_that_a_worker_died(copier.status()[0].why), "the reason")
                 await here.source.done()
                 assert copier.status()[0].attempts_on == {"spark": 1, "process": 1}
             [manifest] = here.source.manifests()
@@ -235,6 +334,7 @@ def test_S4_a_cancelled_copy_leaves_no_task_behind(
     bounded(main())
 
 
+@pytest.mark.timeout(300)                    # it starts a Spark of its own
 def test_P8_a_copy_begins_without_spark_goes_over_to_it_and_outlives_it(
     log: Cluster, postgres: PostgresServer, shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -269,7 +369,7 @@ def test_P8_a_copy_begins_without_spark_goes_over_to_it_and_outlives_it(
             assert here.is_exact(last)
 
     try:
-        bounded(main())
+        bounded(main(), deadline_s=240)
     finally:
         server.stop()
 
@@ -343,7 +443,8 @@ def test_P8_workers_that_do_not_reach_the_database_get_no_chunk(
     log: Cluster, postgres: PostgresServer, shop: str,
 ) -> None:
     """A trial finds out: no Spark is needed to see that."""
-    wanted = Trial(source="s", url=postgres.reference_url(shop), bootstrap=tuple(log.bootstrap.split(",")), identity="")
+    wanted = Trial(source="s", url=postgres.reference_url(shop), bootstrap=tuple(log.bootstrap.split(",")), identity="",
+                   places=ANYWHERE, log_key=LOG_KEY)
     assert b"another server" in trial(encode_trial(wanted))
     nowhere = msgspec.structs.replace(wanted, url="postgresql://postgres:hidden@127.0.0.1:1/none")
     told = trial(encode_trial(nowhere))
@@ -352,6 +453,6 @@ def test_P8_workers_that_do_not_reach_the_database_get_no_chunk(
     with psycopg.connect(postgres.url(shop)) as connection:
         row = connection.execute(IDENTITY.encode()).fetchone()
     assert row is not None
-    with PlainClient(wanted.bootstrap, client_id="__millrace/test") as client:
+    with PlainClient(wanted.bootstrap, client_id="__millrace/test", key=LOG_KEY) as client:
         client.create_topic(words_topic("s"), partitions=1)
     assert trial(encode_trial(msgspec.structs.replace(wanted, identity=row[0]))) == b""

@@ -13,6 +13,7 @@ from millrace.pipeline.session import Place, Session
 from support_cluster import Cluster
 from support_data_path import Capture, Shop, until
 from support_mover import insert
+from support_secret import LOG_KEY
 from support_spark import SparkServer
 
 pytestmark = pytest.mark.timeout(400)      # a JVM starts, perhaps on a busy machine
@@ -24,7 +25,7 @@ def test_P2_a_changefeeds_dispatchers_move_their_rows_in_rounds_on_spark(
     async def body() -> None:
         bootstrap = tuple(log.bootstrap.split(","))
         runner = Runner(Session(Place(remote=spark_server.remote)))
-        async with LogClient(bootstrap) as client:
+        async with LogClient(bootstrap, key=LOG_KEY) as client:
             shop = Shop(client, "sparkling", partitions=2)
             await shop.make(replication_factor=1)
             capture = Capture(client, bootstrap, runner, shop.source, sink="kafka:?format=json&partitions=2")

@@ -123,8 +123,9 @@ def example(source: Source, to: Path, *more: str) -> subprocess.Popen[bytes]:
                "--table", "public.orders", "--to", str(to), *more]
     conf = ("--master local[2] --conf spark.ui.enabled=false --conf spark.sql.session.timeZone=UTC "
             "--driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell")
+    environ = {**os.environ, "PYSPARK_SUBMIT_ARGS": conf, "MILLRACE_SECRET_FILE": f"{source.world.cluster.dir}/secret"}
     with open(to / "log", "wb") as out:
-        return subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "PYSPARK_SUBMIT_ARGS": conf})
+        return subprocess.Popen(command, stdout=out, stderr=out, env=environ)
 
 
 def finish(source: Source, to: Path) -> None:

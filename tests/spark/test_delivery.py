@@ -14,6 +14,7 @@ from millrace.pipeline.rounds import Returned, Runner
 from millrace.pipeline.session import Place, Session
 from support_cluster import Cluster
 from support_mover import Route, delete, insert, points
+from support_secret import LOG_KEY
 from support_spark import SparkServer
 
 pytestmark = pytest.mark.timeout(400)      # a JVM starts, perhaps on a busy machine
@@ -28,7 +29,7 @@ def test_P5_K3_a_round_on_spark_writes_each_row_once_and_its_repeat_nothing(spar
 async def moved_on_spark(spark_server: SparkServer, bootstrap: tuple[str, ...]) -> None:
     runner = Runner(Session(Place(remote=spark_server.remote)))
     try:
-        async with LogClient(bootstrap) as client:
+        async with LogClient(bootstrap, key=LOG_KEY) as client:
             route = Route(client, bootstrap)
             await route.make(partitions=3)
             end = Point(await route.source([insert(n) for n in range(200)] + [delete(7)]), 0)

@@ -73,7 +73,9 @@ def kill_maintainer(world: SourceWorld, db: psycopg.Connection[Any], topic: str)
     db.execute("UPDATE t SET x = 'after the kill' WHERE id < 5")
     delivered(world, db, "rows after the maintainer was killed")
     all_readable(world, topic)
-    world.cluster.wait_for(lambda: world.cluster.status()["healthy"], "the killed capture to be back")
+    world.cluster.wait_for(
+        lambda: {capture["liveness"] for capture in world.cluster.status()["captures"]} == {"alive"},
+        "the killed capture to be back")
     assert changefeed(world)["needs_copy_count"] == 0
 
 
@@ -157,7 +159,7 @@ def all_readable(world: SourceWorld, topic: str) -> None:
 
 def topic_id(world: SourceWorld, topic: str) -> str:
     async def ask() -> str:
-        async with LogClient(world.cluster.bootstrap.split(",")) as client:
+        async with LogClient(world.cluster.bootstrap.split(","), key=world.cluster.log_key) as client:
             return (await client.topic(topic)).id.hex
 
     return asyncio.run(ask())
@@ -166,7 +168,7 @@ def topic_id(world: SourceWorld, topic: str) -> str:
 def stored(world: SourceWorld) -> dict[str, StoredPosition]:
     """By the id of the source topic; each has one partition here."""
     async def ask() -> dict[str, StoredPosition]:
-        async with LogClient(world.cluster.bootstrap.split(",")) as client:
+        async with LogClient(world.cluster.bootstrap.split(","), key=world.cluster.log_key) as client:
             found = StoredPositions(client, FEED)
             await found.load()
             return {key.topic_id.hex: position for key, position in found.by_key.items()}

@@ -8,9 +8,10 @@ import pytest
 
 from millrace.errors import Unreachable
 from millrace.limits import SPARK_IDLE_S
+from millrace.pipeline.server import own_session
 from millrace.pipeline.session import Place, Session
-from support_cluster import free_ports
-from support_spark import SparkServer
+from support_ports import free_ports
+from support_spark import TOKEN, SparkServer
 
 pytestmark = pytest.mark.timeout(400)      # a JVM starts, perhaps on a busy machine
 
@@ -47,7 +48,7 @@ def test_a_session_is_opened_once_and_again_when_it_was_dropped(spark_server: Sp
 
 def test_a_session_of_ones_own_is_not_kept_longer_than_the_server_keeps_it(spark_server: SparkServer) -> None:
     clock = Clock()
-    own = Session(Place(remote=spark_server.remote.partition("/;")[0]), clock=clock)
+    own = Session(Place(remote=own_session(spark_server.port, TOKEN)), clock=clock)
     shared = Session(Place(remote=spark_server.remote), clock=clock)
     before = own.spark(), shared.spark()
     clock.now = SPARK_IDLE_S + 1

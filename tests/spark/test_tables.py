@@ -25,6 +25,7 @@ from millrace.wire.records import Record
 from support_cluster import Cluster
 from support_data_path import Capture, Shop, until
 from support_mover import TABLE, Message, insert
+from support_secret import LOG_KEY
 from support_spark import SparkServer
 
 pytestmark = pytest.mark.timeout(400)      # a JVM starts, perhaps on a busy machine
@@ -55,7 +56,7 @@ def play(server: SparkServer, log: Cluster, source: str, story: Story) -> None:
     async def body() -> None:
         bootstrap = tuple(log.bootstrap.split(","))
         runner, captures = Runner(Session(Place(remote=server.remote))), list[Capture]()
-        async with LogClient(bootstrap) as client:
+        async with LogClient(bootstrap, key=LOG_KEY) as client:
             shop, jobs = Shop(client, source), Counting(runner)
             await shop.make(replication_factor=1)
 

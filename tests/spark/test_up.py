@@ -15,7 +15,8 @@ import pytest
 
 from millrace.pipeline import server
 from millrace.pipeline.session import Place, Session
-from support_cluster import up_ports, wait_for
+from support_cluster import wait_for
+from support_ports import up_ports
 from support_spark import START_S, alive, children_of
 
 
@@ -63,7 +64,7 @@ def test_P8_up_starts_spark_watches_it_and_takes_it_down(up: Up) -> None:
     wait_for(up.answers, "Spark to answer", START_S)
     before = wait_for(lambda: (found := up.spark())["liveness"] == "alive" and found, "Spark to be called alive")
     assert before["address"] == f"sc://127.0.0.1:{up.http_port + 200}"
-    session = Session(Place(remote=before["address"]))
+    session = Session(Place(remote=up.millrace("spark", "url").stdout.strip()))
     session.spark().range(2, numPartitions=2).mapInArrow(lambda batches: batches, "id long").toArrow()
     workers = children_of(before["pid"])
     assert workers
@@ -74,7 +75,7 @@ def test_P8_up_starts_spark_watches_it_and_takes_it_down(up: Up) -> None:
     wait_for(up.answers, "Spark to be there again", START_S)
     again = up.spark()
     assert (again["pid"] != before["pid"], again["restarts"]) == (True, 1)
-    assert up.status()["healthy"]
+    wait_for(lambda: up.status()["healthy"], "everything to be well again")
     said = [json.loads(line) for line in (up.dir / "logs" / "supervisor.log").read_text().splitlines()]
     assert [(one["status"], one["restart_in_s"] > 0) for one in said
             if one["event"] == "ended, will be restarted" and one["child"] == "spark"] == [(-signal.SIGKILL, True)]
@@ -91,11 +92,11 @@ def test_P8_without_java_everything_else_starts_and_it_is_said(tmp_path: Path) -
         told = up.up("--spark")
         assert "openjdk-17-jre-headless" in told.replace("\n", "")
         found = up.status()
-        assert found["healthy"]
         assert [member["liveness"] for member in (*found["brokers"], *found["captures"])] == ["alive", "alive"]
         wait_for(lambda: up.spark()["last_exit"] == 2, "the server to say why it cannot start")
         assert "openjdk-17-jre-headless" in (up.dir / "logs" / "spark.stderr").read_text()
         assert up.spark()["liveness"] != "alive"
+        wait_for(lambda: [one["code"] for one in up.status()["findings"]] == ["spark_absent"], "Spark to be missed")
     finally:
         up.millrace("down")
 

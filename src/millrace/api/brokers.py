@@ -9,6 +9,9 @@ from starlette.responses import Response
 
 from millrace.api.problems import Json, started
 from millrace.core.cluster import BrokerState, ClusterState
+from millrace.model.messages import AdminDone, RemoveBroker
+
+ADMIN_S = 30.0
 
 
 async def list_brokers(request: Request) -> Response:
@@ -23,6 +26,15 @@ async def list_brokers(request: Request) -> Response:
         "offline_partitions": len(cluster.offline),
         "under_replicated_partitions": len(cluster.under_replicated),
     })
+
+
+async def remove_broker(request: Request) -> Response:
+    """A broker that is gone for good and holds no replica; refused while it lives or holds any."""
+    broker = started(request)
+    answer = await broker.ask_controller(RemoveBroker(request.path_params["id"]), ADMIN_S)
+    assert isinstance(answer, AdminDone)
+    await broker.wait_for_index(answer.index, ADMIN_S)
+    return Response(status_code=204)
 
 
 def describe(cluster: ClusterState, state: BrokerState, controller: int | None) -> dict[str, Any]:

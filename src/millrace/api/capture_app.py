@@ -6,10 +6,13 @@ Apart from a broker's routes, so that a broker loads neither the database driver
 from __future__ import annotations
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from millrace.api import captures, changefeeds, health, maintainers, metrics, quarantine, sources
 from millrace.api.capture_metrics import registry
+from millrace.api.guard import Door, Guard
+from millrace.api.health_watch import HealthWatch, get_health
 from millrace.api.problems import HANDLERS
 from millrace.changefeed.capture import Capture
 
@@ -17,6 +20,7 @@ CAPTURE_ROUTES = [
     Route("/livez", health.livez),
     Route("/readyz", captures.readyz),
     Route("/metrics", metrics.scrape),
+    Route("/api/v2/health", get_health),
     Route("/api/v2/captures", captures.list_captures),
     Route("/api/v2/sources", sources.list_sources),
     Route("/api/v2/sources", sources.create_source, methods=["POST"]),
@@ -42,9 +46,10 @@ CAPTURE_ROUTES = [
 ]
 
 
-def build(capture: Capture) -> Starlette:
-    app = Starlette(routes=CAPTURE_ROUTES, exception_handlers=HANDLERS)
+def build(capture: Capture, door: Door) -> Starlette:
+    app = Starlette(routes=CAPTURE_ROUTES, exception_handlers=HANDLERS, middleware=[Middleware(Guard, door=door)])
     app.router.redirect_slashes = False      # a path that names nothing is refused, not sent elsewhere
     app.state.capture = capture
-    app.state.metrics = registry(capture)
+    app.state.health = HealthWatch(capture)
+    app.state.metrics = registry(capture, app.state.health)
     return app

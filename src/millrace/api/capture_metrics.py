@@ -11,10 +11,13 @@ from prometheus_client.registry import Collector
 
 from millrace import __version__
 from millrace.api.changefeed_metrics import changefeed_metrics
-from millrace.api.sources import state_of
+from millrace.api.health_facts import state_of
+from millrace.api.health_metrics import look_metrics
+from millrace.api.health_watch import HealthWatch
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
 from millrace.changefeed.reader_host import Reader
+from millrace.core.health.sources import FLOWING
 from millrace.ops.metrics import families, family
 from millrace.source.reading.status import ReaderStatus
 
@@ -41,20 +44,17 @@ FROM_STATUS: dict[str, Value] = {
 }
 
 
-FLOWING = ("streaming", "copying", "needs_copy")     # in all of them changes reach the log as they are committed
-
-
-def registry(capture: Capture) -> CollectorRegistry:
+def registry(capture: Capture, watch: HealthWatch) -> CollectorRegistry:
     found = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=found)
     GCCollector(registry=found)
-    found.register(CaptureCollector(capture))
+    found.register(CaptureCollector(capture, watch))
     return found
 
 
 class CaptureCollector(Collector):
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
+    def __init__(self, capture: Capture, watch: HealthWatch) -> None:
+        self._capture, self._watch = capture, watch
 
     def describe(self) -> list[Metric]:
         """Nothing is read before the first scrape."""
@@ -69,8 +69,10 @@ class CaptureCollector(Collector):
         yield family("millrace_is_coordinator", float(reign is not None))
         yield family("millrace_coordinator_tenures_total", capture.shell.tenures if capture.shell is not None else 0)
         if capture.changefeeds is not None:
+            yield families("millrace_link_refusals_total", capture.changefeeds.control.proving.counts())
             yield from changefeed_metrics(capture.changefeeds, capture.quarantined)
         if reign is not None:
+            yield from look_metrics(self._watch.latest)
             yield from self._sources(reign)
             yield from self._readers({name: host.reader for name, host in reign.hosts.items() if host.reader})
 

@@ -48,6 +48,7 @@ class ChangefeedRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     tables: tuple[str, ...] | None = None
     settings: tuple[SettingsRequest, ...] = ()
     on_error: Literal["isolate", "fail"] = "isolate"
+    on_schema_break: Literal["copy", "stop"] = "copy"
     paused: bool = False
     rules: tuple[str, ...] | None = None                 # as answers called `tables` before
 
@@ -57,7 +58,8 @@ class ChangefeedRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
             raise InvalidRequest(f"sink: holds a password in the clear; {REMEDY}")
         return ChangefeedSpec(
             id=self.id, source=self.source, sink=self.sink, tables=("*.*",) if tables is None else tables,
-            settings=tuple(one.stored() for one in self.settings), on_error=self.on_error)
+            settings=tuple(one.stored() for one in self.settings), on_error=self.on_error,
+            on_schema_break=self.on_schema_break)
 
 
 class ChangefeedUpdate(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -66,6 +68,7 @@ class ChangefeedUpdate(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     tables: tuple[str, ...] | None = None
     settings: tuple[SettingsRequest, ...] | None = None
     on_error: Literal["isolate", "fail"] | None = None
+    on_schema_break: Literal["copy", "stop"] | None = None
     source: str | None = None
     sink: str | None = None
     rules: tuple[str, ...] | None = None                 # as answers called `tables` before
@@ -75,7 +78,8 @@ class ChangefeedUpdate(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
         settings = spec.settings if self.settings is None else tuple(one.stored() for one in self.settings)
         return msgspec.structs.replace(
             spec, tables=spec.tables if tables is None else tables, settings=settings,
-            on_error=self.on_error or spec.on_error, source=self.source or spec.source, sink=self.sink or spec.sink)
+            on_error=self.on_error or spec.on_error, source=self.source or spec.source, sink=self.sink or spec.sink,
+            on_schema_break=self.on_schema_break or spec.on_schema_break)
 
 
 def _one_of(tables: tuple[str, ...] | None, rules: tuple[str, ...] | None) -> tuple[str, ...] | None:

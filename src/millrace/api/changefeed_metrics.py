@@ -3,7 +3,6 @@ rounds where its dispatchers are; read when asked [A4]."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import Metric
@@ -19,7 +18,7 @@ def changefeed_metrics(changefeeds: Changefeeds, quarantined: QuarantineCounts) 
     control, spark = changefeeds.control, changefeeds.spark
     now = control.around.now()
     if control.coordinator is not None:
-        yield from recorded_metrics(control.coordinator.machine.state.feeds, quarantined)
+        yield from quarantine_metrics(control.coordinator.machine.state.feeds, quarantined)
     yield from _maintained(
         {feed: host.machine for feed, host in sorted(control.maintainers.items()) if host.machine is not None}, now)
     managers = sorted(control.managers.items())
@@ -32,24 +31,20 @@ def changefeed_metrics(changefeeds: Changefeeds, quarantined: QuarantineCounts) 
     yield families("millrace_changefeed_breaker_probes_total", [((feed,), one.probes) for feed, one in reports.items()])
     yield family("millrace_spark_jobs_total", spark.jobs)
     absence = spark.absence
+    yield families("millrace_spark_up", [((), float(absence is None))] if managers else [])
     yield family("millrace_spark_absent_seconds", now - absence.since if absence is not None else 0.0)
 
 
-def recorded_metrics(entries: Mapping[str, FeedEntry], quarantined: QuarantineCounts) -> Iterator[Metric]:
-    """What the coordinator knows. A count that nobody knows has no sample."""
-    states = Counter(entry.state for entry in entries.values())
-    yield families("millrace_changefeeds", [((state,), count) for state, count in sorted(states.items())])
+def quarantine_metrics(entries: Mapping[str, FeedEntry], quarantined: QuarantineCounts) -> Iterator[Metric]:
+    """A count that nobody knows has no sample."""
     counts = {feed: quarantined.of(feed) for feed in sorted(entries)}
     yield families("millrace_changefeed_quarantined_rows", [
         ((feed,), count) for feed, count in counts.items() if count is not None])
 
 
 def _maintained(machines: dict[str, Maintainer], now: float) -> Iterator[Metric]:
-    resolved = {feed: machine.progress.resolved for feed, machine in machines.items()}
-    yield families("millrace_changefeed_checkpoint_lsn", [((f,), m.state.checkpoint) for f, m in machines.items()])
-    yield families("millrace_changefeed_lag_bytes", [
-        ((feed,), max(0, upto - machines[feed].state.checkpoint)) for feed, upto in resolved.items()
-        if upto is not None and machines[feed].state.checkpoint])
+    reached = {feed: lsn for feed, machine in machines.items() if (lsn := machine.checkpoint) is not None}
+    yield families("millrace_changefeed_checkpoint_lsn", [((feed,), lsn) for feed, lsn in reached.items()])
     yield families("millrace_changefeed_checkpoint_age_seconds", [
         ((feed,), max(0.0, now - machine.checkpoint_since)) for feed, machine in machines.items()])
     yield families("millrace_changefeed_errors_total", [

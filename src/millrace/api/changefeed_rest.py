@@ -1,6 +1,6 @@
 """What no maintainer says of a changefeed: rows in its quarantine; of one that does not run, where it would go on.
 
-In: the log, the changefeeds' offices. Out: `quarantined_count`, `checkpoint` in the answers; null: nobody can say now.
+In: the log, the changefeeds' offices. Out: counts, and `checkpoint` in the answers; null: nobody can say now.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ Bodies = Mapping[str, dict[str, Any]]
 
 async def tell_rest(capture: Capture, entries: Mapping[str, FeedEntry], bodies: Bodies) -> None:
     """Into the bodies of these changefeeds."""
-    await asyncio.gather(tell_positions(capture, entries, bodies), tell_released(capture, entries, bodies),
-                         tell_quarantined(capture, entries, bodies))
+    await asyncio.gather(tell_positions(capture, entries, bodies), tell_released(capture, entries, bodies))
 
 
-async def tell_quarantined(capture: Capture, entries: Mapping[str, FeedEntry], bodies: Bodies) -> None:
-    made = {feed: entries[feed].created_ms for feed in bodies}
-    if made:
+async def look_at_quarantines(capture: Capture, entries: Mapping[str, FeedEntry]) -> None:
+    """Of these changefeeds; what it finds, `capture.quarantined` says."""
+    if entries:
+        made = {feed: entry.created_ms for feed, entry in entries.items()}
         await capture.quarantined.look(made, limits.RELEASED_ANSWER_S)
-    for feed, body in bodies.items():
-        body["quarantined_count"] = capture.quarantined.of(feed)
 
 
 async def tell_positions(capture: Capture, entries: Mapping[str, FeedEntry], bodies: Bodies) -> None:

@@ -1,29 +1,30 @@
 """A changefeed as people see it: what the coordinator has recorded, joined with its maintainer's word [C8, C9].
 
-In: an entry, what was heard of its maintainer. Out: JSON values. A running changefeed whose maintainer says nothing is
-in `warning`, with the reason; its figures are null.
+In: an entry, what was heard of its maintainer, its health. Out: JSON values. State, `why` and lag are those of its
+health (core.health.feeds); of a changefeed whose maintainer says nothing the figures are null.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from millrace.api.health_views import finding_view
 from millrace.api.maintainers import Heard, blocker_view, error_view, operator_view
 from millrace.core.feeds.blockers import turn
 from millrace.core.feeds.coordinator import Coordinator
 from millrace.core.feeds.feeds import FeedEntry
+from millrace.core.health.feeds import FeedHealth
 from millrace.model.changefeeds import ChangefeedSpec, TableSettings
 from millrace.ops.secrets import mask
 
-FIGURES = ("checkpoint", "resolved", "lag_bytes", "checkpoint_age_s", "tables_count", "isolated_count",
+FIGURES = ("checkpoint", "resolved", "checkpoint_age_s", "tables_count", "isolated_count",
            "needs_copy_count",
            "dispatchers_count", "working_count", "operators_count", "blockers_count")
 
 
-def describe(entry: FeedEntry, heard: Heard | None, machine: Coordinator) -> dict[str, Any]:
+def describe(entry: FeedEntry, heard: Heard | None, machine: Coordinator, health: FeedHealth) -> dict[str, Any]:
     spec, place = entry.spec, entry.place if entry.runs else None
     said = heard.said if heard is not None else None
-    state, why = _state(entry, heard)
     errors = said["errors"] if said is not None else []
     blockers = coordinator_blockers(spec.id, machine)
     if said is not None:
@@ -31,8 +32,11 @@ def describe(entry: FeedEntry, heard: Heard | None, machine: Coordinator) -> dic
     return {
         **_spec(spec),
         "created_ms": str(entry.created_ms),
-        "state": state,
-        "why": why,
+        "state": health.state,
+        "why": health.why,
+        "health": [finding_view(one) for one in health.findings],
+        "lag_s": None if health.lag_s is None else round(health.lag_s, 3),
+        "lag_bytes": None if health.lag_bytes is None else str(health.lag_bytes),
         "error": error_view(entry.error) if entry.error is not None else None,
         "errors": errors,
         "maintainer": place.capture if place is not None else None,
@@ -54,31 +58,13 @@ def in_turn(blocker: dict[str, Any]) -> tuple[int, float]:
 
 def _spec(spec: ChangefeedSpec) -> dict[str, Any]:
     return {"id": spec.id, "source": spec.source, "sink": mask(spec.sink), "tables": list(spec.tables),
-            "settings": [_settings(one) for one in spec.settings], "on_error": spec.on_error}
+            "settings": [_settings(one) for one in spec.settings], "on_error": spec.on_error,
+            "on_schema_break": spec.on_schema_break}
 
 
 def _settings(one: TableSettings) -> dict[str, Any]:
     return {"tables": one.tables, "filter": one.filter, "projection": list(one.projection), "topic": one.topic,
             "partition_by": one.partition_by}
-
-
-def _state(entry: FeedEntry, heard: Heard | None) -> tuple[str, str]:
-    if not entry.runs:
-        why = "what it left is being removed" if entry.removing else ""
-        if entry.error is not None and not why:
-            why = mask(f"{entry.error.code}: {entry.error.message}")
-        return entry.state, why
-    if heard is None:
-        return "warning", "it has no maintainer yet"
-    if heard.said is None:
-        return "warning", heard.why
-    errors = heard.said["errors"]
-    state, spark = str(heard.said["state"]), heard.said["spark"]
-    if state != "normal" and errors:
-        return state, f"{errors[-1]['code']}: {errors[-1]['message']}"
-    if needs := heard.said["needs_copy_count"]:
-        return state, f"{needs} tables need a copy; see its tables and blockers"
-    return state, f"no Spark: {spark['reason']}" if spark is not None else ""     # nothing is wrong with itself [P8]
 
 
 def maintainer_operators(feed: str, machine: Coordinator) -> list[dict[str, Any]]:

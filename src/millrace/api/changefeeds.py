@@ -8,7 +8,7 @@ creation, change or removal is durable when it is answered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, get_args
 
 import msgspec
@@ -18,19 +18,22 @@ from starlette.responses import Response
 from millrace.api import changefeed_views as views
 from millrace.api.changefeed_checks import ChangefeedRequest, ChangefeedUpdate, check, source_tables
 from millrace.api.changefeed_positions import find_position
-from millrace.api.changefeed_rest import tell_rest
+from millrace.api.changefeed_rest import look_at_quarantines, tell_rest
 from millrace.api.forward import CHANGE_S, LOOK_AGAIN_S, by_coordinator
+from millrace.api.health_facts import feed_facts
 from millrace.api.maintainers import hear, hear_all, spark_blockers
 from millrace.api.problems import Json, body_as
+from millrace.api.table_copies import add_copies
 from millrace.api.table_names import name_tables
-from millrace.api.uncarried import tell_uncarried
+from millrace.api.uncarried import uncarried_of, uncarried_warnings
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
 from millrace.changefeed.feeds.coordinator_host import CoordinatorHost
 from millrace.changefeed.homes.targets import Targets
 from millrace.changefeed.quarantine import Quarantine
 from millrace.core.feeds.choice import Rules
-from millrace.core.feeds.feeds import FeedsDecision, FeedsState
+from millrace.core.feeds.feeds import FeedEntry, FeedsDecision, FeedsState
+from millrace.core.health.feeds import judge
 from millrace.core.sources.registry import CoordinatorState
 from millrace.errors import InvalidRequest, MillraceError, NotCoordinator, QuarantineNotEmpty
 from millrace.model.changefeeds import BEGINNING, ChangefeedSpec, FeedStateName
@@ -69,12 +72,26 @@ class Desk:
 
     async def described(self, warnings: list[dict[str, str]] | None = None) -> dict[str, Any]:
         entry = self.state.entry(self.name)
-        heard = (await hear_all(self.capture, {self.name: entry})).get(self.name)
-        body = {**views.describe(entry, heard, self.host.machine), "warnings": warnings or []}
-        await asyncio.gather(name_tables(self.capture, self.reign, entry.spec.source, views.named(body)),
-                             tell_rest(self.capture, {self.name: entry}, {self.name: body}))
-        body["warnings"] = [*body["warnings"], *tell_uncarried(self.reign, entry.spec, body)]
+        bodies = await self.all_described({self.name: entry})
+        body = bodies[self.name]
+        body["warnings"] = [*(warnings or ()), *uncarried_warnings(self.reign, entry.spec)]
         return body
+
+    async def all_described(self, entries: Mapping[str, FeedEntry]) -> dict[str, dict[str, Any]]:
+        captures, _ = await asyncio.gather(hear_all(self.capture, entries), look_at_quarantines(self.capture, entries))
+        bodies = {}
+        for feed, entry in sorted(entries.items()):
+            health = judge(feed_facts(entry, captures, self.reign, self.capture.quarantined.of(feed)))
+            bodies[feed] = views.describe(entry, captures.words.get(feed), self.host.machine, health)
+            bodies[feed]["not_carried"] = uncarried_of(self.reign, entry.spec)
+            bodies[feed]["quarantined_count"] = self.capture.quarantined.of(feed)
+        told = dict[str, list[dict[str, Any]]]()
+        for body in bodies.values():
+            told.setdefault(body["source"], []).extend(views.named(body))
+        await asyncio.gather(
+            tell_rest(self.capture, entries, bodies),
+            *(name_tables(self.capture, self.reign, source, some) for source, some in told.items()))
+        return bodies
 
 
 At = Callable[[Desk], Awaitable[Response]]
@@ -104,19 +121,8 @@ async def list_changefeeds(desk: Desk) -> Response:
     wanted = desk.request.query_params.get("state", "")
     if wanted not in ("", *get_args(FeedStateName)):
         raise InvalidRequest(f"state: {wanted!r} is none; there are {', '.join(get_args(FeedStateName))}")
-    entries = dict(desk.state.feeds)
-    heard = await hear_all(desk.capture, entries)
-    bodies = {feed: views.describe(entry, heard.get(feed), desk.host.machine)
-              for feed, entry in sorted(entries.items())}
+    bodies = await desk.all_described(dict(desk.state.feeds))
     items = [item for item in bodies.values() if wanted in ("", item["state"])]
-    told = dict[str, list[dict[str, Any]]]()
-    for item in items:
-        told.setdefault(item["source"], []).extend(views.named(item))
-    await asyncio.gather(
-        tell_rest(desk.capture, entries, {item["id"]: item for item in items}),
-        *(name_tables(desk.capture, desk.reign, source, some) for source, some in told.items()))
-    for item in items:
-        tell_uncarried(desk.reign, entries[item["id"]].spec, item)
     return Json({"total": len(items), "items": items})
 
 
@@ -214,8 +220,10 @@ async def remove_changefeed(desk: Desk) -> Response:
 
 @at_desk
 async def list_tables(desk: Desk) -> Response:
-    """Its tables with checkpoint, error, and the dispatchers that move them."""
-    return await _of_maintainer(desk, "tables")
+    """Its tables with checkpoint, error, the dispatchers that move them, and how far a copy under way is.
+    `not_carried`: those that its rules take and its source does not carry, with the reason and the next step."""
+    more = {"not_carried": uncarried_of(desk.reign, desk.state.entry(desk.name).spec)}
+    return await _of_maintainer(desk, "tables", more=more)
 
 
 @at_desk
@@ -232,16 +240,20 @@ async def list_blockers(desk: Desk) -> Response:
     return await _of_maintainer(desk, "blockers", own)
 
 
-async def _of_maintainer(desk: Desk, what: str, own: list[dict[str, Any]] | None = None) -> Response:
+async def _of_maintainer(
+    desk: Desk, what: str, own: list[dict[str, Any]] | None = None, *, more: Mapping[str, Any] | None = None
+) -> Response:
     """`own`: what the coordinator knows of it. `why`: the maintainer's part is unknown."""
     entry = desk.state.entry(desk.name)
     said, why = await hear(desk.capture, desk.name, entry)
     items = [*(own or ()), *(said[what] if said is not None else ())]
     await name_tables(desk.capture, desk.reign, entry.spec.source, items)
+    if what == "tables":
+        add_copies(desk.reign, entry.spec, items)
     if what == "blockers":
         items.sort(key=views.in_turn)
     total = len(items) if said is not None or own is not None else None
-    return Json({"total": total, "items": items, "why": why})
+    return Json({"total": total, "items": items, "why": why, **(more or {})})
 
 
 async def _written_topics(capture: Capture, spec: ChangefeedSpec) -> tuple[list[str] | None, str]:

@@ -1,27 +1,30 @@
 """Every capture accepts, the coordinator answers [A1]: a request that reached another capture is passed on to it.
 
 In: a request and whoever is coordinator now. Out: the coordinator's answer unchanged, or a problem when there is none.
-Promise: a request is passed on once, never in a circle; a change of coordinator is waited out for a short while, also
-when the former one took the request and is stopped or cut off: reading is asked anew, a change is given back.
+Promise: a request is passed on once, never in a circle, with the proof that a process of this cluster has checked its
+caller: the caller's own Authorization goes no further [A10]. A change of coordinator is waited out for a short while,
+also when the former one took the request and is stopped or cut off: reading is asked anew, a change is given back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from millrace.api.guard import IS_PEER
 from millrace.api.peers import ANSWER_BYTES_MAX
 from millrace.api.problems import BODY_BYTES_MAX
+from millrace.api.proof import FORWARDED, Sent, prove
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
-from millrace.errors import InvalidRequest, NotCoordinator, TimedOut, Unreachable
+from millrace.errors import Denied, InvalidRequest, NotCoordinator, TimedOut, Unauthenticated, Unreachable
 
-FORWARDED = "x-millrace-forwarded"
 CHANGE_S = 5.0           # longer than a tenure: a coordinator that was killed has a successor by then
 ANSWER_S = 60.0
 LOOK_AGAIN_S = 0.05
@@ -40,7 +43,7 @@ def by_coordinator(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
             reign = capture.reign
             if reign is not None:
                 return await answer(request, reign)
-            if FORWARDED in request.headers:
+            if FORWARDED in request.headers and request.scope.get(IS_PEER):
                 raise NotCoordinator(f"capture {capture.id} is not the coordinator; ask again")
             address = capture.coordinator_address
             passed_on = await _pass_on(request, capture, address) if address else None
@@ -58,7 +61,8 @@ async def _pass_on(request: Request, capture: Capture, address: str) -> Response
     host, _, port = address.rpartition(":")
     body = await _body(request)
     path = quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else "")
-    head = (f"{request.method} {path} HTTP/1.0\r\nHost: {address}\r\n{FORWARDED}: 1\r\n"
+    proof = prove(capture.http_key, Sent(request.method, address, path, body, "1"), time.time())
+    head = (f"{request.method} {path} HTTP/1.0\r\nHost: {address}\r\n{FORWARDED}: 1\r\nAuthorization: {proof}\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n")
     try:
         async with asyncio.timeout(CHANGE_S):
@@ -81,6 +85,9 @@ async def _pass_on(request: Request, capture: Capture, address: str) -> Response
     answer = _parse(raw)
     if answer is None:
         raise Unreachable(f"the coordinator at {address} broke off; it may have done it")
+    if answer.status_code in (Unauthenticated.http_status, Denied.http_status):
+        raise Unreachable(f"the coordinator at {address} does not take capture {capture.id} for one of its cluster; "
+                          "give both machines the same cluster.secret_file and the same time")
     return None if answer.status_code == NotCoordinator.http_status else answer
 
 

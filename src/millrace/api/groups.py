@@ -41,7 +41,7 @@ async def get_group(request: Request) -> Response:
     if home is None or home.broker == broker.id or here:
         found = await described(broker, name)
     else:
-        found = await peers.get_json(home.endpoint, f"/api/v2/groups/{quote(name, safe='')}?{HERE}=true")
+        found = await peers.get_json(broker, home.endpoint, f"/api/v2/groups/{quote(name, safe='')}?{HERE}=true")
     if found is None:
         raise Unreachable(f"the coordinator of {name!r} does not answer at present")
     if found["state"] == DEAD and not here:
@@ -110,6 +110,6 @@ def _offsets(broker: Broker, found: FetchedOffsets) -> list[dict[str, Any]]:
 async def _list_of(broker: Broker, of: int) -> list[dict[str, Any]] | None:
     if of == broker.id:
         return coordinated_by(broker)
-    answer = await peers.get_json(broker.cluster.brokers[of].endpoint, f"/api/v2/groups?{HERE}=true")
+    answer = await peers.get_json(broker, broker.cluster.brokers[of].endpoint, f"/api/v2/groups?{HERE}=true")
     items: list[dict[str, Any]] | None = answer["items"] if answer is not None else None
     return items

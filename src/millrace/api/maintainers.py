@@ -66,11 +66,20 @@ def of(request: Request) -> FeedCapture:
 # -- asking --------------------------------------------------------------------------------------------------------
 
 
-async def hear_all(capture: Capture, entries: Mapping[str, FeedEntry]) -> dict[str, Heard]:
+class Captures(NamedTuple):
+    """What all captures said: `words` of maintainers by changefeed; `spark`: the longest of their waits for Spark;
+    `rounds`: how long Spark has had the oldest round of each changefeed."""
+
+    words: dict[str, Heard]
+    spark: dict[str, Any] | None
+    rounds: dict[str, float]
+
+
+async def hear_all(capture: Capture, entries: Mapping[str, FeedEntry]) -> Captures:
     """The short word of every maintainer. Every capture is asked, once: whichever has dispatchers needs Spark."""
     places = {feed: entry.place for feed, entry in entries.items() if entry.runs and entry.place is not None}
     if not places:
-        return {}
+        return Captures({}, None, {})
     answers = await _ask_all(capture, {place.capture for place in places.values()})
     spark = max(_without_spark(answers), key=lambda blocker: float(blocker["age_s"]), default=None)
     found: dict[str, Heard] = {}
@@ -78,6 +87,14 @@ async def hear_all(capture: Capture, entries: Mapping[str, FeedEntry]) -> dict[s
         said, why = answers[place.capture]
         mine = None if said is None else next((one for one in said["items"] if one["changefeed"] == feed), None)
         found[feed] = _checked(Heard(None if mine is None else {**mine, "spark": spark}, why), place)
+    return Captures(found, spark, _oldest_rounds(answers))
+
+
+def _oldest_rounds(answers: Mapping[int, Heard]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for said, _ in answers.values():
+        for feed, age_s in (said["rounds"] if said is not None else {}).items():
+            found[feed] = max(age_s, found.get(feed, 0.0))
     return found
 
 
@@ -125,7 +142,7 @@ async def _ask(capture: Capture, whom: int, path: str) -> Heard:
         if not address:
             return Heard(None, f"capture {whom} has no lease")
         host_name, _, port = address.rpartition(":")
-        return Heard(await peers.ask(host_name, int(port), path))
+        return Heard(await peers.ask(host_name, int(port), path, capture.http_key))
     except Unreachable as error:
         return Heard(None, f"capture {whom}: {error}")
 
@@ -140,7 +157,8 @@ def in_short(capture: Capture, feeds: FeedCapture) -> dict[str, Any]:
     if absence is not None:
         blocker = Blocker(f"rounds of capture {capture.id}", "Spark", absence.why, absence.since)
         waits = blocker_view(blocker, feeds.around.now())
-    return {"total": len(items), "items": items, "spark": waits}
+    ages = {feed: feeds.around.dispatching.report(feed).oldest_round_s for feed in sorted(feeds.managers)}
+    return {"total": len(items), "items": items, "spark": waits, "rounds": ages}
 
 
 def summary(host: MaintainerHost, feeds: FeedCapture) -> dict[str, Any]:
@@ -152,8 +170,12 @@ def summary(host: MaintainerHost, feeds: FeedCapture) -> dict[str, Any]:
     blockers = sorted(machine.blockers(), key=lambda blocker: turn(blocker.what, now - blocker.since))
     return {
         **body,
-        "state": "warning" if machine.state.needs and machine.health.state == "normal" else machine.health.state,
+        "state": machine.health.state,
         **_figures(machine, now),
+        "lag_s": _lag_s(machine, now),
+        "copying": _copies(machine),
+        "isolated": sorted(table.oid for table in _isolated(machine)),
+        "needs_copy": sorted(table.oid for table in machine.state.needs),
         "operators_count": len(machine.placing.operators),
         "blockers_count": len(blockers),
         "oldest_blocker": blocker_view(blockers[0], now) if blockers else None,
@@ -179,18 +201,35 @@ def in_full(host: MaintainerHost, feeds: FeedCapture) -> dict[str, Any]:
 
 
 def _figures(machine: Maintainer, now: float) -> dict[str, Any]:
-    spans, resolved, checkpoint = machine.state.spans.values(), machine.progress.resolved, machine.state.checkpoint
+    spans, resolved, checkpoint = machine.state.spans.values(), machine.progress.resolved, machine.checkpoint
+    isolated = _isolated(machine)
     return {
-        "checkpoint": _lsn(checkpoint or None),
+        "checkpoint": _lsn(checkpoint),
         "resolved": _lsn(resolved),
-        "lag_bytes": None if resolved is None or not checkpoint else str(max(0, resolved - checkpoint)),
+        "lag_bytes": None if resolved is None or checkpoint is None else str(max(0, resolved - checkpoint)),
         "checkpoint_age_s": _age(now, machine.checkpoint_since),
         "tables_count": len(machine.state.by_table),
-        "isolated_count": len(_isolated(machine)),
+        "isolated_count": len(isolated),
         "needs_copy_count": len(machine.state.needs),
         "dispatchers_count": len(spans),
-        "working_count": sum(_seen(machine, span) == "working" for span in spans),
+        "working_count": sum(_seen(machine, span) == "working" for span in spans
+                             if span.span.table not in isolated),
     }
+
+
+def _lag_s(machine: Maintainer, now: float) -> float | None:
+    """Age of the oldest change that is resolved and not done; None: it is not known what is done."""
+    checkpoint = machine.checkpoint
+    if machine.progress.resolved is None or checkpoint is None:
+        return None
+    since = machine.waiting.since(checkpoint)
+    return 0.0 if since is None else _age(now, since)
+
+
+def _copies(machine: Maintainer) -> bool:
+    """What holds its checkpoint is the first copy of a table."""
+    _, holder = machine.done_upto()
+    return holder is not None and machine.progress.owes(holder)
 
 
 def _table(machine: Maintainer, table: TableId, spans: list[SpanState]) -> dict[str, Any]:
@@ -199,6 +238,7 @@ def _table(machine: Maintainer, table: TableId, spans: list[SpanState]) -> dict[
     return {
         "oid": table.oid,
         "checkpoint": None if None in positions or not positions else _lsn(min(p for p in positions if p is not None)),
+        "state": _table_state(machine, table, spans),
         "isolated": table in _isolated(machine),
         "needs_copy": _need(machine, table),
         "copying": any(machine.progress.owes(part) for span in spans for part in span.span.parts),
@@ -211,6 +251,18 @@ def _table(machine: Maintainer, table: TableId, spans: list[SpanState]) -> dict[
             "state": _seen(machine, span),
         } for span in spans],
     }
+
+
+def _table_state(machine: Maintainer, table: TableId, spans: list[SpanState]) -> str:
+    """Of all its dispatchers: the first word that is true, the worst first."""
+    if table in machine.state.needs:
+        return "needs_copy"
+    if table in _isolated(machine):
+        return "isolated"
+    states = {_seen(machine, span) for span in spans}
+    if states == {"working"} and any(machine.progress.owes(part) for span in spans for part in span.span.parts):
+        return "copying"
+    return next(iter(sorted(states - {"working"})), "working")
 
 
 def _need(machine: Maintainer, table: TableId) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
@@ -13,13 +13,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from millrace import __version__
+from millrace.api.broker_health import cluster_findings, own_findings
 from millrace.api.brokers import liveness
 from millrace.api.health import not_ready
 from millrace.core.groups.state import State
+from millrace.core.health.findings import Finding, in_order
 from millrace.log.broker import Broker
 from millrace.log.kafka.server import KafkaServer
 from millrace.log.partition import Partition
 from millrace.log.retention import Retention
+from millrace.model.ids import TopicPartition
 from millrace.ops.metrics import families, family, histogram
 from millrace.wire.kafka.apis import Key
 
@@ -85,10 +88,18 @@ class BrokerCollector(Collector):
             yield from self._replication()
             yield from self._groups()
             yield from self._retention(self._broker.keeper.retention)
+            yield families("millrace_health_finding", [
+                ((one.kind, one.name, one.code, one.severity), 1.0) for one in self._findings()])
         yield from self._controller()
         yield from self._clients()
         for name, attribute in FROM_STATS.items():
             yield family(name, getattr(self._broker.stats, attribute))
+
+    def _findings(self) -> list[Finding]:
+        """Of its own disk; of the log only as controller, so that each has one series."""
+        broker = self._broker
+        in_office = broker.controller is not None and broker.controller.reign is not None
+        return in_order([*own_findings(broker), *(cluster_findings(broker) if in_office else ())])
 
     def _membership(self) -> Iterator[Metric]:
         broker = self._broker
@@ -97,6 +108,7 @@ class BrokerCollector(Collector):
         yield family("millrace_ready", float(not not_ready(broker)))
         yield family("millrace_lease_valid", float(broker.lease_valid()))
         yield family("millrace_session_seconds", config.session_s)
+        yield families("millrace_link_refusals_total", broker.proving.counts())
 
     def _cluster(self) -> Iterator[Metric]:
         broker = self._broker
@@ -155,12 +167,21 @@ class BrokerCollector(Collector):
         yield family("millrace_is_controller", float(reign is not None))
         yield families("millrace_broker_silence_seconds", [
             ((str(b),), reign.sessions.age_s(b, now)) for b in sorted(watched) if reign is not None])
+        yield families("millrace_partition_leaders_lost_total",
+                       self._leaders_lost(shell.stats.leaders_lost) if reign is not None else [])
         yield family("millrace_controller_tenures_total", shell.stats.tenures)
         yield family("millrace_controller_elections_total", shell.stats.elections)
         yield family("millrace_controller_elections_failed_total", shell.stats.elections_failed)
         yield family("millrace_controller_elections_unclean_total", shell.stats.elections_unclean)
         yield family("millrace_controller_fences_total", shell.stats.fences)
         yield family("millrace_controller_append_max_seconds", shell.stats.append_max_s)
+
+    def _leaders_lost(self, lost: Mapping[TopicPartition, int]) -> list[tuple[tuple[str, str], float]]:
+        """Of partitions that are there; those that lost none fill up what is left, so that a first loss counts."""
+        cluster = self._broker.cluster
+        found = [(part.tp, lost.get(part.tp, 0)) for part in cluster.partitions()]
+        most = heapq.nlargest(PARTITION_SERIES_MAX, found, key=lambda one: one[1])
+        return [((cluster.topics[tp[0]].name, str(tp[1])), float(count)) for tp, count in most]
 
     def _clients(self) -> Iterator[Metric]:
         broker = self._broker
@@ -177,6 +198,8 @@ class BrokerCollector(Collector):
         yield family("millrace_client_connections", len(self._kafka.clients))
         yield family("millrace_client_connections_cut_total", stats.connections_cut)
         yield family("millrace_client_connections_refused_total", stats.connections_refused)
+        yield family("millrace_client_proofs_refused_total", stats.proofs_refused)
+        yield family("millrace_private_calls_refused_total", stats.private_refused)
         if broker.keeper is not None:
             free, total = broker.ports.fs.usage(broker.config.data_dir)
             yield family("millrace_sync_rounds_total", broker.keeper.logs.syncer.rounds)

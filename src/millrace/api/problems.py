@@ -102,7 +102,7 @@ async def body_as(request: Request, kind: type[Body]) -> Body:
         return msgspec.json.decode(b"".join(parts), type=kind)
     except msgspec.ValidationError as error:
         raise InvalidRequest(_said(str(error), kind)) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is no JSON: {error}") from None
 
 

@@ -75,7 +75,7 @@ async def replay_row(desk: Desk) -> Response:
                for schema in versions.values()}
     if found.row.schema_id not in schemas:
         raise RowRefused(NO_SCHEMA)
-    database = database_name(desk.reign.state.entry(spec.source).spec.url)
+    database = database_name(desk.reign.state.entry(spec.source).spec.url, desk.capture.places)
     assert capture.feeds is not None, "it is in office"
     try:
         async with asyncio.timeout(limits.REPLAY_S):

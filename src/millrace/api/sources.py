@@ -14,24 +14,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from millrace.api.forward import by_coordinator
+from millrace.api.health_facts import source_facts, state_of
+from millrace.api.health_views import finding_view
 from millrace.api.problems import Json, body_as
+from millrace.api.uncarried import uncarried
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
 from millrace.changefeed.reader_host import ReaderHost
+from millrace.core.health.sources import source_findings
 from millrace.core.sources import keeper
 from millrace.core.sources.registry import SourceEntry, publication_name, slot_name
 from millrace.errors import ConfigError, InvalidRequest, SourceInUse
 from millrace.model.sources import SourceSpec
 from millrace.model.tables import lsn_text
-from millrace.ops.secrets import Secret, mask
+from millrace.ops.secrets import Places, Secret, mask
 from millrace.source.database.connect import check_url
 from millrace.source.reading.status import ReaderStatus
 
 REMOVE_WAIT_S = 10.0      # most removals are done by then and are answered as such
 
 PATH = "/api/v2/sources/"
-SET_IT = ("set the variable in the environment of every capture (of `millrace up`, or of its service), or write the "
-          "file where they run, and start them again")
+SET_IT = ("write the file where the captures run: it is read at every connect; a variable is set in the environment of "
+          "every capture (of `millrace up`, or of its service), and they are started again")
 
 FIGURES = ("generation", "resolved", "received", "server_end", "lag_s", "lag_bytes", "rows", "bytes", "rows_per_s",
            "pending_bytes", "marks", "reconnects")
@@ -65,9 +69,10 @@ async def create_source(request: Request, reign: Reign) -> Response:
     """Read a database from now on. A password in the clear is refused: it would be stored."""
     wanted = await body_as(request, SourceRequest)
     spec = SourceSpec(**{field: getattr(wanted, field) for field in wanted.__struct_fields__})
-    check_url(spec.url)
+    capture: Capture = request.app.state.capture
+    check_url(spec.url, capture.places)
     body = describe(await reign.create(spec), reign)
-    body["warnings"] += _unresolved(spec.url)
+    body["warnings"] += _unresolved(spec.url, capture.places)
     return Json(body, status_code=201, headers={"location": PATH + spec.name})
 
 
@@ -110,10 +115,10 @@ async def copy_table(request: Request, reign: Reign) -> Response:
     return Json({"source": name, "table": table, "copy": copy}, status_code=202, headers={"location": PATH + name})
 
 
-def _unresolved(url: str) -> list[dict[str, str]]:
+def _unresolved(url: str, places: Places) -> list[dict[str, str]]:
     """It is made all the same: what it refers to may come, and whoever reads it tries again."""
     try:
-        Secret.expand(url)
+        Secret.expand(url, places=places)
     except ConfigError as error:
         return [{"about": "url", "text": f"{error}: {SET_IT}"}]
     return []
@@ -136,6 +141,8 @@ def describe(entry: SourceEntry, reign: Reign) -> dict[str, Any]:
         "created_ms": str(entry.created_ms),
         "state": state,
         "why": why,
+        "health": [finding_view(one) for one in source_findings(source_facts(entry, reign))]
+        if not entry.removing else [],
         "state_age_s": None if since is None else round(max(0.0, now - since), 3),
         "capture": entry.placed.capture if entry.placed is not None else None,
         "epoch": entry.epoch,
@@ -143,7 +150,7 @@ def describe(entry: SourceEntry, reign: Reign) -> dict[str, Any]:
         "warnings": [{"about": about, "text": mask(text)} for about, text in sorted(status.warnings.items())]
         if status is not None else [],
         "failures": host.failures if host is not None else 0,
-        "last_error": _last_error(host),
+        "last_error": _last_error(host, status),
         "left_behind": remover.left_behind if remover is not None else [],
         "publication": publication_name(spec),
         **_figures(status),
@@ -151,21 +158,8 @@ def describe(entry: SourceEntry, reign: Reign) -> dict[str, Any]:
         "slot": _slot(spec, status),
         "tables": _tables(host, status),
         "copies": _copies(host, status),
+        "not_carried": uncarried(status),
     }
-
-
-def state_of(entry: SourceEntry, reign: Reign) -> tuple[str, str, float | None]:
-    """(state, why, since). A reader's own word where one runs; else what its host waits for."""
-    host, remover = reign.hosts.get(entry.spec.name), reign.removers.get(entry.spec.name)
-    if entry.removing:
-        return "removing", remover.why if remover is not None else "", remover.since if remover is not None else None
-    if host is None:
-        return "starting", "", None
-    if host.reader is None:
-        return ("starting" if host.state in ("placing", "running") else host.state), host.why, host.since
-    status = host.reader.status
-    still = host.why if status.state == "starting" else ""      # until it streams, the last failure is still news
-    return status.state, mask(status.why or still), status.since or host.since
 
 
 def _next_step(host: ReaderHost | None) -> str:
@@ -173,7 +167,10 @@ def _next_step(host: ReaderHost | None) -> str:
     return SET_IT if host is not None and host.code == ConfigError.code and "${" in host.why else ""
 
 
-def _last_error(host: ReaderHost | None) -> dict[str, Any] | None:
+def _last_error(host: ReaderHost | None, status: ReaderStatus | None) -> dict[str, Any] | None:
+    """What keeps the reader from its database now; else what ended its last life."""
+    if status is not None and status.code:
+        return {"error_code": status.code, "error_msg": mask(status.why)}
     if host is None or not host.why:
         return None
     return {"error_code": host.code, "error_msg": host.why}

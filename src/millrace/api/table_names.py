@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from millrace import limits
 from millrace.api.changefeed_checks import read_tables
 from millrace.changefeed.capture import Capture
 from millrace.changefeed.coordinator import Reign
+from millrace.core.feeds.releasing import ANY_TABLE
 from millrace.errors import MillraceError
 from millrace.model.tables import Oid
 
@@ -22,7 +24,8 @@ Items = Iterable[dict[str, Any]]
 
 
 async def name_tables(capture: Capture, reign: Reign, source: str, items: Items) -> None:
-    """Adds `table` to whatever has an `oid`: null where nobody knows it. In what blockers say names stand for oids."""
+    """Adds `table` to whatever has an `oid`: null where nobody knows it. In what blockers say names stand for oids; the
+    commands of next steps name the table."""
     items = list(items)
     wanted, names = _wanted(items), _of_reader(source, reign)
     if not wanted <= names.keys():
@@ -33,7 +36,15 @@ async def name_tables(capture: Capture, reign: Reign, source: str, items: Items)
     for item in items:
         if "oid" in item:
             item["table"] = names.get(item["oid"])
+            _name_next_step(item)
         item.update((field, _named(item[field], names)) for field in _TEXTS if field in item)
+
+
+def _name_next_step(item: dict[str, Any]) -> None:
+    """A name that a shell would take apart stays for people to quote."""
+    table, need = item["table"], item.get("needs_copy")
+    if need is not None and table is not None and shlex.quote(table) == table:
+        item["needs_copy"] = {**need, "next_step": need["next_step"].replace(ANY_TABLE, table)}
 
 
 def _wanted(items: Items) -> set[Oid]:

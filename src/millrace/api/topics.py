@@ -186,7 +186,7 @@ async def _positions(broker: Broker, of: int, topic_id: UUID) -> Positions:
     state = broker.cluster.broker(of)
     if state is None or state.fenced:
         return {}
-    answer = await peers.get_json(state.endpoint, f"/api/v2/replicas/{topic_id}")
+    answer = await peers.get_json(broker, state.endpoint, f"/api/v2/replicas/{topic_id}")
     return {item.pop("partition"): item for item in answer["items"]} if answer else {}
 
 

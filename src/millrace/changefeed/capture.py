@@ -14,7 +14,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -28,7 +28,10 @@ from millrace.changefeed.quarantine_counts import QuarantineCounts
 from millrace.changefeed.workshop import workshop
 from millrace.errors import MillraceError
 from millrace.log.client import LogClient
+from millrace.ops.background import Background
+from millrace.ops.cluster_secret import Key
 from millrace.ops.ports import Ports
+from millrace.ops.secrets import NOWHERE, Places
 from millrace.store.campaign import CampaignTimes
 from millrace.store.contract import Candidate, Store
 
@@ -42,6 +45,7 @@ class CaptureSettings:
     id: int
     address: str                   # HTTP, as the other captures reach it
     bootstrap: tuple[str, ...]     # brokers to start from
+    log_key: Key                   # what our clients of the log prove to brokers
     spool_dir: str
     session_s: float
     tenure_s: float
@@ -51,19 +55,22 @@ class CaptureSettings:
     floor_move_s: float = limits.FLOOR_MOVE_S
     link: str                      # host:port where links are answered, as the other captures reach it
     changefeeds: ChangefeedSettings
+    places: Places = NOWHERE       # where references to secrets may lead
+    http_key: bytes = field(default=b"", repr=False)   # proves this process to the others over HTTP
 
 
 class Capture:
     def __init__(self, settings: CaptureSettings, ports: Ports, store: Store, *,
                  fatal: Callable[[MillraceError], None]) -> None:
         self.settings, self.ports, self.store, self._fatal = settings, ports, store, fatal
-        self.id = settings.id
+        self.id, self.http_key, self.places = settings.id, settings.http_key, settings.places
         info = CaptureInfo(settings.id, int(ports.clock.wall() * 1000), settings.address, os.getpid(), settings.link,
                            ports.processes.me(), socket.gethostname())
         self.membership = Membership(store, ports, info, session_s=settings.session_s, lost=self._lost)
-        self.client = LogClient(settings.bootstrap, client_id=f"capture-{settings.id}", deadline_s=LOG_DEADLINE_S)
+        self.client = LogClient(settings.bootstrap, client_id=f"capture-{settings.id}", deadline_s=LOG_DEADLINE_S,
+                                key=settings.log_key)
         self.quarantined = QuarantineCounts(self.client)
-        self._counting: asyncio.Task[None] | None = None
+        self._background = Background()
         self.shell: CoordinatorShell | None = None
         self.changefeeds: Changefeeds | None = None
         self.failed: MillraceError | None = None
@@ -85,15 +92,14 @@ class Capture:
         await self.changefeeds.start(shell)
         self.shell = shell
         shell.start()
-        self._counting = asyncio.create_task(self._count_quarantined(), name="count quarantines")
+        self._background.restart("count quarantines", self._count_quarantined)
+        self._background.restart("look at Spark", self._look_at_spark)
         log.info("capture started", capture=self.id, incarnation=incarnation)
 
     async def stop(self) -> None:
         """Readers and changefeeds first: whoever takes over need not fence a living one."""
         self.stopping = True
-        if self._counting is not None:
-            self._counting.cancel()
-            await asyncio.wait([self._counting])
+        await self._background.stop()
         if self.shell is not None:
             await self.shell.stop()
         if self.changefeeds is not None:
@@ -109,11 +115,18 @@ class Capture:
             if office is not None:
                 feeds = {feed: entry.created_ms for feed, entry in office.machine.state.feeds.items()}
                 self.quarantined.only(feeds)
-                try:
-                    await self.quarantined.look(feeds, limits.QUARANTINE_ANSWER_S)
-                except Exception:                            # a mistake of ours must not end the counting for good
-                    log.exception("quarantines are not counted", capture=self.id)
+                await self.quarantined.look(feeds, limits.QUARANTINE_ANSWER_S)
             await asyncio.sleep(limits.QUARANTINE_COUNT_S)
+
+    async def _look_at_spark(self) -> None:
+        """While dispatchers are here: an idle changefeed would not notice that Spark is gone [A9]."""
+        was_idle = True
+        while True:
+            await asyncio.sleep(limits.SPARK_FIRST_LOOK_S if was_idle else limits.SPARK_IDLE_LOOK_S)
+            was_idle = self.spark is None or self.feeds is None or not self.feeds.managers
+            if was_idle or self.spark is None:
+                continue
+            await self.spark.look()
 
     def _lost(self, error: MillraceError) -> None:
         log.error("another process took this capture's place", capture=self.id, error=str(error))

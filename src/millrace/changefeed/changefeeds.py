@@ -30,8 +30,9 @@ from millrace.changefeed.topic_owners import TopicOwners
 from millrace.core.sources.copy_hosts import chunks_on_spark_max
 from millrace.errors import ConfigError, MillraceError
 from millrace.log.client import LogClient
+from millrace.ops.cluster_secret import Key
 from millrace.ops.ports import Ports
-from millrace.ops.secrets import Secret
+from millrace.ops.secrets import NOWHERE, Places, Secret
 from millrace.pipeline.errands import Errands
 from millrace.pipeline.session import Place
 from millrace.store.contract import Candidate, Store
@@ -42,6 +43,8 @@ class ChangefeedSettings:
     """`spark`: where it is, asked for when it is first needed; ConfigError: nobody has named one."""
 
     cluster_id: UUID
+    link_key: Key                  # what links between captures prove
+    log_key: Key                   # what our clients of the log prove to brokers
     bootstrap: tuple[str, ...]
     session_s: float
     link_host: str
@@ -49,6 +52,7 @@ class ChangefeedSettings:
     spark: Callable[[], Place]
     spark_cores: int
     floor_move_s: float = limits.FLOOR_MOVE_S
+    places: Places = NOWHERE       # where references to secrets may lead
 
 
 class Changefeeds:
@@ -58,7 +62,8 @@ class Changefeeds:
     ) -> None:
         self._settings, self._office = settings, OfficeView(store)
         owners = TopicOwners(self._office.now).taken
-        self._client = LogClient(settings.bootstrap, client_id=f"capture-{me.member}-changefeeds")
+        self._client = LogClient(settings.bootstrap, client_id=f"capture-{me.member}-changefeeds",
+                                 key=settings.log_key)
         self.spark = SparkJobs(settings.spark, ports.clock, f"{me.member}-{incarnation}")
         self.errands = Errands(lambda: self.spark.session, f"{me.member}-{incarnation}",
                                at_once=chunks_on_spark_max(settings.spark_cores))
@@ -73,7 +78,8 @@ class Changefeeds:
             floor_move_s=settings.floor_move_s)
         self.control = FeedCapture(
             me=me, incarnation=incarnation, cluster_id=settings.cluster_id, session_s=settings.session_s, ports=ports,
-            store=store, homes=homes, dispatching=self.data_path, put_out=put_out)
+            store=store, homes=homes, dispatching=self.data_path, put_out=put_out,
+            link_key=settings.link_key)
 
     async def start(self, office: Office) -> None:
         """OSError: the links' port is not to be had."""
@@ -94,17 +100,18 @@ class Changefeeds:
         spec = states.feeds.entry(feed).spec_for(maintainer)
         url = states.sources.entry(spec.source).spec.url
         await self._passed.meet(feed, spec.source)
-        return Described(spec, database_name(url))
+        return Described(spec, database_name(url, self._settings.places))
 
     async def _database_of(self, source: str) -> str:
-        return database_name((await self._office.now()).sources.entry(source).spec.url)
+        url = (await self._office.now()).sources.entry(source).spec.url
+        return database_name(url, self._settings.places)
 
 
-def database_name(url: str) -> str:
+def database_name(url: str, places: Places) -> str:
     """As libpq finds it: of the URL, of the environment, else the user's name."""
     try:
-        said = conninfo_to_dict(Secret.expand(url).reveal())
-    except psycopg.ProgrammingError:                     # its text repeats parts of the URL, maybe of the password
+        said = conninfo_to_dict(Secret.expand(url, places=places).reveal())
+    except (psycopg.ProgrammingError, ValueError):       # its text repeats parts of the URL, maybe of the password
         raise ConfigError("url: not a PostgreSQL URL or connection string") from None
     usual = {one.keyword.decode(): (one.val or b"").decode() for one in psycopg.pq.Conninfo.get_defaults()}
     return str(said.get("dbname") or usual.get("dbname") or said.get("user") or usual.get("user") or "")

@@ -73,7 +73,7 @@ def _of_feed(entry: FeedEntry) -> Iterator[CoordinatorRecords]:
 def decode_snapshot(blob: bytes) -> tuple[CoordinatorState, FeedsState]:
     try:
         found = msgspec.msgpack.decode(blob, type=_Snapshot)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"the coordinator's snapshot does not decode: {error}") from error
     state, feeds = CoordinatorState(), FeedsState()
     for data in found.records:

@@ -20,6 +20,7 @@ from millrace.errors import MillraceError, UnknownTopicOrPartition
 from millrace.log.client import LogClient
 from millrace.model.sources import ReaderPlaced, SourceSpec
 from millrace.ops.ports import Ports
+from millrace.ops.secrets import Places
 from millrace.pipeline.errands import Errands
 from millrace.source.database.connect import Database
 from millrace.source.database.setup import Setup
@@ -42,7 +43,7 @@ def workshop(settings: CaptureSettings, incarnation: int, ports: Ports, store: S
         return SourceReader(
             spec, epoch=placed.epoch, store=store, client=client, ports=ports, candidate=me,
             bootstrap=settings.bootstrap, spool_dir=settings.spool_dir, copy_parallel=settings.copy_processes,
-            floor_move_s=settings.floor_move_s,
+            floor_move_s=settings.floor_move_s, places=settings.places,
             runner=SparkRunner(spec.name, errands, room, client, ports.clock) if on_spark else None)
 
     async def remove(spec: SourceSpec, placed: ReaderPlaced, force: bool) -> list[str]:
@@ -51,7 +52,7 @@ def workshop(settings: CaptureSettings, incarnation: int, ports: Ports, store: S
         left: list[str] = []
         try:
             if held.state.has_begun:           # else what stands there under its names is somebody else's
-                left = await _remove_from_database(spec, placed.epoch)
+                left = await _remove_from_database(spec, placed.epoch, settings.places)
         except MillraceError as error:
             if not force:
                 raise
@@ -69,8 +70,8 @@ def workshop(settings: CaptureSettings, incarnation: int, ports: Ports, store: S
     return Workshop(settings.id, incarnation, reader, remove)
 
 
-async def _remove_from_database(spec: SourceSpec, epoch: int) -> list[str]:
-    database = Database(spec.url, source=spec.name, epoch=epoch)
+async def _remove_from_database(spec: SourceSpec, epoch: int, places: Places) -> list[str]:
+    database = Database(spec.url, source=spec.name, epoch=epoch, places=places)
     return [(str if left.is_ours else Kept)(f"{left.what}: {left.reason}; run: {' '.join(left.repair)}")
             for left in await Setup(database, spec).remove()]
 

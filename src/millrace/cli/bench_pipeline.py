@@ -118,7 +118,8 @@ class Bench:
         self.db.execute("CREATE PUBLICATION peer FOR TABLE orders")
         self.db.execute(f"CREATE ROLE {ROLE} SUPERUSER REPLICATION LOGIN PASSWORD '{self.server.password}'".encode())
         self.site.up(spark=True)
-        url = self.server.reference_url(DATABASE).replace("//postgres:", f"//{ROLE}:")
+        url = self.server.reference_url(DATABASE, secrets_dir=self.site.secrets_dir)
+        url = url.replace("//postgres:", f"//{ROLE}:")
         run_millrace("source", "create", "bench", "--url", url, "--tables", "public.orders", "--partitions",
                      str(self.partitions), "--wait", "--dir", self.site.dir)
         self._create("bench", "bench.orders")
@@ -277,7 +278,7 @@ class Bench:
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def _client(self) -> PlainClient:
-        return PlainClient(self.site.bootstrap, client_id="bench")
+        return PlainClient(self.site.bootstrap, client_id="bench", key=self.site.log_key)
 
     @contextmanager
     def _machine(self, *, spark: bool = True) -> Iterator[Machine]:

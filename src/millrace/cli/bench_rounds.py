@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import subprocess
 import tempfile
 import time
@@ -112,13 +113,13 @@ def _work(span: int, number: int) -> Work:
 
 @contextmanager
 def _spark(directory: str) -> Iterator[Place]:
-    port = server.free_port(17_000)
-    plan = server.ServerPlan(dir=directory, port=port, master=f"local[{TASKS},2]",
+    port, token = server.free_port(17_000), secrets.token_hex(32)
+    plan = server.ServerPlan(dir=directory, port=port, master=f"local[{TASKS},2]", token=token,
                              log_path=os.path.join(directory, "spark.log"))
     process = server.start(plan, stderr_path=os.path.join(directory, "stderr"))
     try:
         _wait(process, port)
-        yield Place(remote=server.remote(port))
+        yield Place(remote=server.remote(port, token))
     finally:
         process.terminate()
         process.wait(30)

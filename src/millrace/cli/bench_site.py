@@ -22,6 +22,8 @@ from millrace.cli.local import free_ports
 from millrace.errors import UnknownTopicOrPartition
 from millrace.log.client import PlainClient
 from millrace.model.progress import CopyStarted, Manifest, Mark, ProgressRecord, decode_progress
+from millrace.ops import cluster_secret
+from millrace.ops.cluster_secret import KAFKA, Key
 from millrace.ops.processes import children_of
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -52,12 +54,20 @@ class Site:
     def bootstrap(self) -> list[str]:
         return [f"127.0.0.1:{self._ports[0] + n}" for n in range(self.brokers)]
 
+    @property
+    def log_key(self) -> Key:
+        return cluster_secret.load(os.path.join(self.dir, "secret")).proof_key(KAFKA)
+
     def pids(self, kind: str) -> list[int]:
         return [child["pid"] for child in Layout(self.dir).read_state()["children"]
                 if child["kind"] == kind and child["pid"]]
 
     def create_source(self, name: str, url: str, table: str) -> None:
         run_millrace("source", "create", name, "--url", url, "--tables", table, "--dir", self.dir)
+
+    @property
+    def secrets_dir(self) -> str:
+        return os.path.abspath(Layout(self.dir).secrets)
 
     def create_topic(self, name: str) -> None:
         run_millrace("topic", "create", name, "--partitions", "1", "--dir", self.dir)
@@ -73,7 +83,7 @@ class Follower:
     """Reads a source's `progress` as anybody can."""
 
     def __init__(self, site: Site, source: str) -> None:
-        self._client = PlainClient(site.bootstrap, client_id="bench")
+        self._client = PlainClient(site.bootstrap, client_id="bench", key=site.log_key)
         self._topic = f"__millrace.{source}.progress"
         self._next = 0
 

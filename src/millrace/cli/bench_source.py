@@ -152,7 +152,8 @@ class Bench:
         """A source on the empty table, streaming; then everything of it stops."""
         site.up()
         source = f"{case}{site.brokers}"
-        site.create_source(source, self.server.reference_url(DATABASE), f"public.{table}")
+        site.create_source(source, self.server.reference_url(DATABASE, secrets_dir=site.secrets_dir),
+                           f"public.{table}")
         with Follower(site, source) as follower:
             follower.wait_resolved(0)
         wait_slot_taken(self.db, f"millrace_{source}")
@@ -241,7 +242,8 @@ class Bench:
         self.db.execute("VACUUM ANALYZE copied")
         self.db.execute("CHECKPOINT")
         self.three.up()
-        self.three.create_source("copy", self.server.reference_url(DATABASE), "public.copied")
+        url = self.server.reference_url(DATABASE, secrets_dir=self.three.secrets_dir)
+        self.three.create_source("copy", url, "public.copied")
         with Follower(self.three, "copy") as follower:
             copied = Copied(*follower.wait_copied(lambda: self.three.cpu_s("capture")))
         self.three.remove_source("copy")

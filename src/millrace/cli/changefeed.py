@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from millrace.cli.changefeed_views import bytes_text, facts, held_up, seconds
+from millrace.cli.changefeed_views import facts, held_up, lag_text, seconds
 from millrace.cli.changefeed_waits import path_of, wait_until_gone, wait_until_moving
 from millrace.cli.client import Api
 from millrace.cli.exits import USAGE, CommandFailed
@@ -19,13 +19,14 @@ app = App(name="changefeed", help="Tables of a source taken to a sink, change by
 Output = Annotated[Form, Parameter(alias="-o")]
 Rules = Annotated[list[str] | None, Parameter(negative="", consume_multiple=False)]
 OnError = Literal["isolate", "fail"]
+OnBreak = Literal["copy", "stop"]
 
 
 @app.command
 def create(
     id: str, *, source: str | None = None, sink: str | None = None, tables: Rules = None, config: str | None = None,
-    on_error: OnError | None = None, paused: bool = False, wait: bool = False, timeout_s: float = 120.0,
-    dir: str = ".millrace", output: Output = "table",
+    on_error: OnError | None = None, on_schema_break: OnBreak | None = None, paused: bool = False,
+    wait: bool = False, timeout_s: float = 120.0, dir: str = ".millrace", output: Output = "table",
 ) -> None:
     """Take tables of a source to a sink from now on. What cannot be is refused, with the place shown.
 
@@ -44,6 +45,8 @@ def create(
         names. What is given here as an option wins.
     on_error
         What one bad table does: isolate (the others go on, the default) or fail.
+    on_schema_break
+        What a table does whose rows must be told again, since it was renamed, say: copy (the default) or stop.
     paused
         Make it, and begin when it is resumed.
     wait
@@ -55,7 +58,8 @@ def create(
     output
         Form of the output.
     """
-    given = {"source": source, "sink": sink, "tables": tables, "on_error": on_error, "paused": paused or None}
+    given = {"source": source, "sink": sink, "tables": tables, "on_error": on_error,
+             "on_schema_break": on_schema_break, "paused": paused or None}
     body = {**(read_spec_file(config) if config is not None else {}), "id": id}
     body.update((field, value) for field, value in given.items() if value is not None)
     for field in ("source", "sink"):
@@ -73,11 +77,12 @@ def create(
 def list_(*, dir: str = ".millrace", output: Output = "table") -> None:
     """List changefeeds with their state, checkpoint, lag and what holds them up."""
     found = Api.of(dir, "capture").ask("GET", "/api/v2/changefeeds")
-    columns = ("changefeed", "state", "why", "source", "maintainer", "tables", "working", "checkpoint", "lag",
-               "quarantined", "waits for", "sink")
+    columns = ("changefeed", "state", "why", "source", "maintainer", "tables", "not carried", "working", "checkpoint",
+               "lag", "quarantined", "waits for", "sink")
     show(found, output, table_of(columns, [
-        (f["id"], f["state"], f["why"], f["source"], f["maintainer"], f["tables_count"], f["working_count"],
-         f["checkpoint"], bytes_text(f["lag_bytes"]), f["quarantined_count"], held_up(f), f["sink"])
+        (f["id"], f["state"], f["why"], f["source"], f["maintainer"], f["tables_count"],
+         len(f["not_carried"]), f["working_count"], f["checkpoint"], lag_text(f), f["quarantined_count"], held_up(f),
+         f["sink"])
         for f in found["items"]]))
 
 
@@ -94,7 +99,7 @@ def get(id: str, *, dir: str = ".millrace", output: Output = "table") -> None:
 
 @app.command
 def update(id: str, *, tables: Rules = None, config: str | None = None, on_error: OnError | None = None,
-           dir: str = ".millrace", output: Output = "table") -> None:
+           on_schema_break: OnBreak | None = None, dir: str = ".millrace", output: Output = "table") -> None:
     """Other tables, or other settings of tables. It runs on: tables that join come with what is in them, tables that
     leave are stopped, the others notice nothing.
 
@@ -108,17 +113,20 @@ def update(id: str, *, tables: Rules = None, config: str | None = None, on_error
         File (YAML) with `tables` or `settings`, all of them. What is given here as an option wins.
     on_error
         What one bad table does: isolate or fail.
+    on_schema_break
+        What a table does whose rows must be told again: copy or stop.
     dir
         Directory of the cluster.
     output
         Form of the output.
     """
     path = path_of(id)
-    given = {"tables": tables, "on_error": on_error}
+    given = {"tables": tables, "on_error": on_error, "on_schema_break": on_schema_break}
     body = {**(read_spec_file(config) if config is not None else {})}
     body.update((field, value) for field, value in given.items() if value is not None)
     if not body:
-        raise CommandFailed("update: nothing to change; give --tables, --config or --on-error", USAGE)
+        raise CommandFailed(
+            "update: nothing to change; give --tables, --config, --on-error or --on-schema-break", USAGE)
     changed = Api.of(dir, "capture").ask("PUT", path, body, timeout_s=90.0)
     tell(changed, output, f"updated {changed['id']}", *_warnings(changed))
 
@@ -193,16 +201,18 @@ def remove(id: str, *, wait: bool = False, drop_quarantine: bool = False, timeou
 
 @app.command
 def tables(id: str, *, dir: str = ".millrace", output: Output = "table") -> None:
-    """List its tables with checkpoint, and the dispatchers that move them."""
+    """List its tables with checkpoint, the dispatchers that move them, and how far a copy under way is."""
     path = path_of(id)
     found = Api.of(dir, "capture").ask("GET", f"{path}/tables")
-    columns = ("table", "checkpoint", "isolated", "span", "partitions", "capture", "state", "error")
+    columns = ("table", "checkpoint", "isolated", "span", "partitions", "capture", "state", "copy", "error")
     rows: list[tuple[Any, ...]] = [
         (t["table"] or t["oid"], t["checkpoint"], "yes" if t["isolated"] else "", d["span"], len(d["partitions"]),
-         d["capture"], d["state"], t["error"]["code"] if t["error"] else "")
+         d["capture"], t["state"], _copy_text(t["copy"]), t["error"]["code"] if t["error"] else "")
         for t in found["items"] for d in t["dispatchers"]]
-    rows += [(t["table"] or t["oid"], None, "", None, None, None, "needs_copy",
+    rows += [(t["table"] or t["oid"], None, "", None, None, None, "needs_copy", _copy_text(t["copy"]),
               f"{t['needs_copy']['why']}; {t['needs_copy']['next_step']}") for t in found["items"] if t["needs_copy"]]
+    rows += [(one["table"], None, "", None, None, None, "not_carried", "", f"{one['why']}; {one['next_step']}")
+             for one in found["not_carried"]]
     show(found, output, table_of(columns, rows))
     _unknown(found, output)
 
@@ -244,6 +254,14 @@ def _done(api: Api, said: dict[str, Any], line: str, output: Form, wait_s: float
 
 def _warnings(found: dict[str, Any]) -> list[str]:
     return [f"warning: {warning['about']}: {warning['text']}" for warning in found["warnings"]]
+
+
+def _copy_text(copy: dict[str, Any] | None) -> str:
+    """How far it is, what it is for, what holds it up."""
+    if copy is None:
+        return ""
+    texts = [f"{copy['percent']:.0f} %, {int(copy['rows']):,} rows", copy["because"], copy["why"]]
+    return "; ".join(text for text in texts if text)
 
 
 def _unknown(found: dict[str, Any], output: Form) -> None:

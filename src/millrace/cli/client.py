@@ -1,7 +1,9 @@
-"""The API of a cluster, asked by commands: any broker, or for sources any capture, that answers will do."""
+"""The API of a cluster, asked by commands: any broker, or for sources any capture, that answers will do. The token is
+found beside the addresses, for the account that ran `up` [A10]."""
 
 from __future__ import annotations
 
+import copy
 import http.client
 import json
 from typing import Any, Literal
@@ -14,19 +16,28 @@ Kind = Literal["broker", "capture"]
 
 
 class Api:
-    """Knows the HTTP addresses of the cluster in a directory."""
+    """Knows the HTTP addresses of the cluster in a directory, and its token."""
 
-    def __init__(self, addresses: list[tuple[str, int]], *, where: str, kind: Kind = "broker") -> None:
+    def __init__(self, addresses: list[tuple[str, int]], *, where: str, token: str, kind: Kind = "broker") -> None:
         self._addresses = addresses
+        self._token = token
         self._where = where
         self._kind = kind
 
     @classmethod
     def of(cls, dir: str, kind: Kind = "broker") -> Api:
-        children = [child for child in Layout(dir).read_state()["children"] if child["kind"] == kind]
+        layout = Layout(dir)
+        children = [child for child in layout.read_state()["children"] if child["kind"] == kind]
         if not children:
             raise CommandFailed(f"{dir}: runs without {kind}s; start it with: millrace up --{kind}s 2", UNREACHABLE)
-        return cls([_address(child["http"]) for child in children if child["pid"]], where=dir, kind=kind)
+        return cls([_address(child["http"]) for child in children if child["pid"]], where=dir,
+                   token=layout.read_token(), kind=kind)
+
+    def only(self, address: str) -> Api:
+        """That process and no other."""
+        one = copy.copy(self)
+        one._addresses = [_address(address)]
+        return one
 
     def ask(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
         """The body of the first answer; a refusal ends the command with the code that fits it."""
@@ -35,7 +46,7 @@ class Api:
         last, answered = "", False
         for host, port in self._addresses:
             try:
-                status, answer = request(host, port, method, path, body, timeout_s=timeout_s)
+                status, answer = request(host, port, method, path, body, token=self._token, timeout_s=timeout_s)
             except OSError as error:
                 last = last if answered else f"{host}:{port}: {error}"
                 continue
@@ -50,13 +61,14 @@ class Api:
 
 
 def request(
-    host: str, port: int, method: str, path: str, body: Any = None, *, timeout_s: float = 5.0
+    host: str, port: int, method: str, path: str, body: Any = None, *, token: str, timeout_s: float = 5.0
 ) -> tuple[int, Any]:
     """(status, decoded body) of one HTTP exchange; raises OSError when there was none."""
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         data = None if body is None else json.dumps(body).encode()
-        connection.request(method, path, body=data, headers={"content-type": "application/json"})
+        connection.request(method, path, body=data, headers={"content-type": "application/json",
+                                                             "authorization": f"Bearer {token}"})
         answer = connection.getresponse()
         raw = answer.read()
         is_json = "json" in (answer.getheader("content-type") or "")

@@ -42,9 +42,10 @@ class ShopTour:
         """Writers first: the copy has to meet a database that changes."""
         self._shop.open()
         began = time.monotonic()
-        body = {"name": SOURCE, "url": self._shop.url, "tables": ["public.*"]}
+        url = self._shop.url(self._cluster.secrets_dir)
+        body = {"name": SOURCE, "url": url, "tables": ["public.*"]}
         Api.of(self._cluster.dir, "capture").ask("POST", "/api/v2/sources", body)
-        self._say(f"  millrace source create {SOURCE} --url {self._shop.url}", soft_wrap=True)
+        self._say(f"  millrace source create {SOURCE} --url {url}", soft_wrap=True)
         self._cluster.wait_for(self._is_copied, "the first copy of the shop", COPIED_S)
         self.facts["copied_s"] = round(time.monotonic() - began, 3)
         copied = sum(int(copy["rows"]) for copy in self.source()["copies"])
@@ -122,7 +123,7 @@ def follow_the_shop(cluster: LocalCluster, starting: Future[Shop], say: Say, the
     shop = starting.result()
     say(f"  PostgreSQL {shop.server.installation.version[0]} with a shop of {len(TABLES)} tables on port "
         f"{shop.server.port}")
-    with PlainClient(cluster.bootstrap.split(",")) as client:
+    with PlainClient(cluster.bootstrap.split(","), key=cluster.log_key) as client:
         tour = ShopTour(cluster, shop, client, say)
         try:
             tour.begin()

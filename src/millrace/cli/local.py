@@ -19,6 +19,8 @@ from millrace.cli.exits import FAILED, TIMED_OUT, CommandFailed
 from millrace.cli.layout import Layout
 from millrace.cli.status import gather_status
 from millrace.cli.up import BROKER_HTTP_OFFSET
+from millrace.ops import cluster_secret
+from millrace.ops.cluster_secret import KAFKA, Key
 from millrace.ops.config import LINK_PORT_OFFSET
 
 PORT_TRIES = 100
@@ -51,6 +53,10 @@ class LocalCluster:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._remove()
 
+    @property
+    def log_key(self) -> Key:
+        return cluster_secret.load(os.path.join(self.dir, "secret")).proof_key(KAFKA)
+
     def _remove(self) -> None:
         if os.path.exists(Layout(self.dir).state):
             self._millrace(["down", "--dir", self.dir])
@@ -66,6 +72,10 @@ class LocalCluster:
 
     def ask(self, method: str, path: str, body: Any = None, *, kind: Kind = "broker") -> Any:
         return Api.of(self.dir, kind).ask(method, path, body)
+
+    @property
+    def secrets_dir(self) -> str:
+        return os.path.abspath(Layout(self.dir).secrets)
 
     def status(self) -> dict[str, Any]:
         return gather_status(Layout(self.dir))
@@ -88,7 +98,7 @@ class LocalCluster:
         """Every sample of one broker's /metrics, by name and labels."""
         address = self.status()["brokers"][broker]["http"]
         host, _, port = address.rpartition(":")
-        _, text = request(host, int(port), "GET", "/metrics")
+        _, text = request(host, int(port), "GET", "/metrics", token=Layout(self.dir).read_token())
         samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in samples}
 

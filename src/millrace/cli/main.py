@@ -13,6 +13,7 @@ from cyclopts import App
 
 from millrace import __version__
 from millrace.cli import (
+    alerts,
     bench,
     broker,
     capture,
@@ -24,8 +25,10 @@ from millrace.cli import (
     quarantine,
     serve,
     source,
+    spark,
     status,
     table,
+    token,
     topic,
     up,
 )
@@ -41,6 +44,8 @@ app = App(
 app.command(up.up)
 app.command(up.down)
 app.command(status.status)
+app.command(token.token)
+app.command(alerts.alerts)
 app.command(serve.app)
 app.command(broker.app)
 app.command(topic.app)
@@ -48,6 +53,7 @@ app.command(group.app)
 app.command(capture.app)
 app.command(source.app)
 app.command(changefeed.app)
+app.command(spark.app)
 app.command(table.app)
 app.command(quarantine.app)
 app.command(doctor.doctor)

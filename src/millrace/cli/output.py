@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from ruamel.yaml import YAML
 
+from millrace.cli.listing import Listing
+
+YAML_WIDTH = 1 << 16                         # no value is folded over lines
 Form = Literal["table", "json", "yaml"]
 
 
@@ -21,7 +23,7 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 160)
 
 
-def show(value: Any, form: Form, table: Table) -> None:
+def show(value: Any, form: Form, table: Listing) -> None:
     if form == "table":
         console().print(table)
     else:
@@ -42,19 +44,19 @@ def _dump(value: Any, form: Form) -> None:
         print(json.dumps(value, indent=2))
         return
     out = io.StringIO()
-    YAML(typ="safe").dump(value, out)
+    yaml = YAML()                            # in blocks, in the order of the answer
+    yaml.width = YAML_WIDTH
+    yaml.dump(value, out)
     print(out.getvalue(), end="")
 
 
-def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Table:
-    table = Table(title=title, box=None, header_style="bold", pad_edge=False, title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("-" if cell is None else in_a_line(str(cell))) for cell in row))
-    return table
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Listing:
+    return Listing(columns, [["-" if cell is None else in_a_line(str(cell)) for cell in row] for row in rows], title)
 
 
 def in_a_line(text: str) -> str:
-    """What would break a line, or be obeyed by a terminal, as its escape: names of tables may hold anything."""
+    """Lines of a text as one. What a quoted name holds, or a terminal would obey, as its escape: names of tables may
+    hold anything."""
+    parts = re.split(r'("[^"]*")', text)
+    text = "".join(part if n % 2 else re.sub(r"\s*[\r\n\t]+\s*", " ", part) for n, part in enumerate(parts))
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

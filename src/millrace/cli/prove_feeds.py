@@ -1,7 +1,7 @@
 """The changefeeds of the proof: one over all that the shop has, one that shows some tables otherwise.
 
     WHOLE ── every table, a topic each, tombstones
-    SHOWN ── some tables, with filters, projections, many tables in one topic, watermarks [K4]
+    SHOWN ── some tables, with filters, projections, many tables in one topic, watermarks [K4], no schema changes
 
 In: history of a witness, rows of the database. Out: the same as a changefeed must tell them, by code of its own:
 nothing of the product's filters takes part.
@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from millrace.cli.prove_check import Rows
-from millrace.cli.prove_messages import DELETE, INSERT, UPDATE, Happened, Name, Row
+from millrace.cli.prove_messages import ALTER, CREATE, DELETE, DROP, INSERT, UPDATE, Happened, Name, Row
+from millrace.cli.prove_shop import TURNED, is_turned
 
 Settings = tuple[Mapping[str, Any], ...]
 
@@ -36,10 +37,12 @@ class Feed(NamedTuple):
     tables: tuple[str, ...] = ("*.*",)
     settings: Settings = ()
     views: Callable[[Name], View | None] = lambda name: View()
+    ddl: bool = True                   # schema changes are told
 
     def history(self, history: Iterable[Happened]) -> list[Happened]:
         """What its messages must tell."""
-        return [told for one in history if (view := self.views(one.table)) is not None for told in _viewed(one, view)]
+        return [told for one in history if (view := self.views(one.table)) is not None
+                and (self.ddl or one.op not in (CREATE, ALTER, DROP)) for told in _viewed(one, view)]
 
     def rows(self, rows: Rows) -> dict[Name, list[Row]]:
         """What a consumer must have at the end."""
@@ -104,6 +107,8 @@ _SETTINGS: Settings = (
 
 def _shown_view(name: Name) -> View | None:
     schema, table = name
+    if is_turned(name):
+        return View()
     if schema != "public":
         return None
     return _VIEWS.get(table) or (View() if table.startswith(("small_", "joined_")) else None)
@@ -113,11 +118,13 @@ def _asked_view(name: Name) -> View | None:
     return _VIEWS.get(name[1]) if name[1] in ("carts", "customers") else None
 
 
-WHOLE = Feed("proof", "shop.", "kafka:?format=debezium-json&partitions=3")
+WHOLE = Feed("proof", "shop.", "kafka:?format=debezium-json&partitions=3&ddl=inline")
 SHOWN = Feed(
-    "shown", "shown.", "kafka:?format=debezium-json&partitions=3&watermarks=true&tombstones=false&topic=shown.{table}",
-    ("public.carts", "public.customers", "public.orders", "public.small_*", "public.joined_*"), _SETTINGS, _shown_view)
+    "shown", "shown.", "kafka:?format=debezium-json&partitions=3&watermarks=true&tombstones=false&ddl=off"
+    "&topic=shown.{table}",
+    ("public.carts", "public.customers", "public.orders", "public.small_*", "public.joined_*", f"{TURNED}*.*"),
+    _SETTINGS, _shown_view, ddl=False)
 # Every row of it is asked about in Spark SQL.
-ASKED = Feed("asked", "asked.", "kafka:?format=debezium-json&partitions=3&topic=asked.{table}",
+ASKED = Feed("asked", "asked.", "kafka:?format=debezium-json&partitions=3&ddl=inline&topic=asked.{table}",
              ("public.carts", "public.customers"), _SETTINGS[:2], _asked_view)
 FEEDS = (WHOLE, SHOWN)

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from millrace.cli.prove_findings import Harm
 from millrace.cli.prove_messages import ALTER, READ, UNAVAILABLE, UPDATE, Name, Seen, Told, Where
+from millrace.cli.prove_shop import is_turned
 
 Place = tuple[Where, int]              # partition, index in it
 T = TypeVar("T")
@@ -163,7 +164,7 @@ def _pairs(told: Told) -> list[tuple[Place, Place]]:
     for where, messages in told.items():
         last.clear()                   # each key has one partition
         for at, seen in enumerate(messages):
-            if seen.kind == "row" and seen.op != READ and seen.key is not None:
+            if seen.kind == "row" and seen.op != READ and seen.key is not None and not is_turned(seen.table):
                 if (before := last.get((seen.table, seen.key))) is not None:
                     found.append(((where, before), (where, at)))
                 last[seen.table, seen.key] = at
@@ -175,7 +176,9 @@ def _places(told: Told, wanted: Callable[[Seen], bool]) -> list[Place]:
 
 
 def _all(told: Told) -> Iterator[tuple[Place, Seen]]:
-    return (((where, at), seen) for where, messages in told.items() for at, seen in enumerate(messages))
+    """But for tables of which only the rows at the end are known."""
+    return (((where, at), seen) for where, messages in told.items() for at, seen in enumerate(messages)
+            if not is_turned(seen.table))
 
 
 def _one(places: list[Place], rng: random.Random) -> Place | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from millrace.cli.prove_messages import DELETE, READ, UNAVAILABLE, Row, Seen
+from millrace.cli.prove_messages import DELETE, UNAVAILABLE, Row, Seen
 
 MOST = 5                               # differences of a table that are told
 
@@ -21,7 +21,6 @@ MOST = 5                               # differences of a table that are told
 class Held:
     """One table: rows by key; where there is no key, how often each row is there."""
 
-    columns: tuple[str, ...] = ()
     keyed: dict[bytes, Row] = field(default_factory=dict)
     whole: Counter[bytes] = field(default_factory=Counter)
     left: dict[bytes, Row] = field(default_factory=dict)        # by key: as they were when they went
@@ -30,30 +29,32 @@ class Held:
     def count(self) -> int:
         return len(self.keyed) + self.whole.total()
 
-    def rows(self) -> Counter[bytes]:
-        return Counter(map(canonical, self.keyed.values())) + self.whole
+    def rows(self, columns: Iterable[str]) -> Counter[bytes]:
+        """Of these columns: one that the table has no more stays in rows that nobody has sent again, one that came
+        without a value is not in them yet."""
+        names = list(columns)
+        shown = ({name: row.get(name) for name in names} if names else row for row in self.keyed.values())
+        return Counter(map(canonical, shown)) + self.whole
 
 
 def rebuilt(events: Iterable[Seen]) -> Held:
     held = Held()
     for seen in events:
-        if seen.kind == "schema":
-            _migrate(held, seen.columns)
-        elif seen.kind == "truncate":
+        if seen.kind == "truncate":
             held.keyed.clear()
             held.whole.clear()
+            held.left.clear()                                   # what was there before is nobody's to know
         elif seen.key is None:
             _apply_whole(held, seen)
         else:
             _apply(held, seen.key, seen)
-        if seen.op != READ or not held.columns:             # a copy may have read ahead of a schema change
-            held.columns = seen.columns or held.columns
     return held
 
 
 def differences(held: Held | None, rows: Sequence[Row]) -> Iterator[str]:
     """Nothing where they are the same."""
-    wanted, found = Counter(map(canonical, rows)), Counter[bytes]() if held is None else held.rows()
+    columns = rows[0] if rows else ()
+    wanted, found = Counter(map(canonical, rows)), Counter[bytes]() if held is None else held.rows(columns)
     for what, several in (("only in the database", wanted - found), ("only in the topics", found - wanted)):
         yield from (f"{what}: {row.decode()[:200]}" for row in list(several.elements())[:MOST])
         if several.total() > MOST:
@@ -82,11 +83,3 @@ def _apply_whole(held: Held, seen: Seen) -> None:
     if seen.after is not None:
         held.whole[canonical(seen.after)] += 1
 
-
-def _migrate(held: Held, columns: tuple[str, ...]) -> None:
-    """The server never moves columns and adds at the end only; as many as before: one has another name or type. What
-    such a change does to values in rows that were there, a later copy tells."""
-    renames = len(columns) == len(held.columns)
-    origin = dict(zip(columns, held.columns, strict=True)) if renames else {name: name for name in columns}
-    for key, row in held.keyed.items():
-        held.keyed[key] = {name: row[name] if name in row else row.get(was) for name, was in origin.items()}

@@ -20,6 +20,7 @@ from millrace.cli.prove_reading import read_messages
 from millrace.cli.prove_shop import all_rows
 from millrace.cli.prove_site import SESSION_S, ProofSite, proof_site
 from millrace.cli.prove_strikes import Strikes, Times, told
+from millrace.cli.prove_turns import Turns
 from millrace.cli.prove_witness import Witness, last_lsn
 from millrace.cli.prove_writers import Writers
 from millrace.model.tables import Lsn
@@ -62,20 +63,22 @@ def _live(site: ProofSite, seconds: float, seed: int, say: Say, each: int | None
     nemesis = Strikes(site.victims, seed, TIMES, timed)
     with Writers(site.url, seed=seed, count=WRITERS, pause_s=PAUSE_S) as writers, ExitStack() as harm:
         errands = Errands(site.url, site.copy, seed, writers.joined, timed)
+        turns = Turns(site.url, seed, timed)
         if each is not None:
             harm.enter_context(nemesis)
-        with errands:
+        with errands, turns:
             time.sleep(seconds)
         nemesis.wait_for(each or 0, EACH_S * (each or 0))
         harm.close()
         strikes_s = round(time.monotonic() - began, 1)
         written = writers.stop()
     say(f"killed + paused in {strikes_s:.0f} s: {told(nemesis.by_kind())}")
-    say(f"transactions: {dict(written)}; asked: {dict(errands.counts)}")
-    upto, delivered_s = _settled(site, errands.ended_at)
+    say(f"transactions: {dict(written)}; asked: {dict(errands.counts)}; turned over: {dict(turns.counts)}")
+    upto, delivered_s = _settled(site, max(errands.ended_at, turns.ended_at))
     say(f"everything delivered {delivered_s:.1f} s after the last change")
     return {"strikes": nemesis.by_kind(), "strikes_s": strikes_s, "missed": dict(nemesis.missed),
-            "transactions": dict(written), "errands": dict(errands.counts), "delivered_s": round(delivered_s, 1)}, upto
+            "transactions": dict(written), "errands": dict(errands.counts), "turns": dict(turns.counts),
+            "delivered_s": round(delivered_s, 1)}, upto
 
 
 def _settled(site: ProofSite, errands_ended_at: float) -> tuple[Lsn, float]:

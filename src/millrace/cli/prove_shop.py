@@ -18,6 +18,7 @@ WITHOUT_KEY = "public.visits"
 GIVEN = "given"                        # columns with a default have names that begin so, and are given their name
 STAGING = "staging_"                   # tables on their way to become partitions of `sales`; nobody is told of them
 SALES = ("public", "sales")
+TURNED = "turn"                        # schemas of tables that are turned over (`prove_turns`) begin so
 # Schema, table, key, value: in topics, SQL, JSON and paths each of them must stay what it is.
 HOSTILE = (
     ("Ünit 1.x", 'a.b "c"', 'quo"te', "žluťoučký 🐎"), ("../../etc", "passwd", "back\\slash", "per%cent %s"),
@@ -69,6 +70,40 @@ INSERT INTO season_0 SELECT g, 'copied' FROM generate_series(1, 50) g;
 INSERT INTO sales SELECT g, (ARRAY['north', 'south'])[1 + g % 2], 'copied' FROM generate_series(1, 100) g;
 """
 
+# Tables that are turned over: renamed, emptied by parts, given other keys, made again [S12].
+TURNS = """
+CREATE SCHEMA turns; CREATE SCHEMA turn_other; CREATE SCHEMA turned_0;
+CREATE TABLE turns.emptied (id int PRIMARY KEY, v text);
+CREATE TABLE turns.parted (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE turns.low PARTITION OF turns.parted FOR VALUES FROM (0) TO (20);
+CREATE TABLE turns.high PARTITION OF turns.parted FOR VALUES FROM (20) TO (1000);
+CREATE TABLE turns.named_0 (id int PRIMARY KEY, v text);
+CREATE TABLE turns.blue (id int PRIMARY KEY, v text);
+CREATE TABLE turns.green (id int PRIMARY KEY, v text);
+CREATE TABLE turns.moving (id int PRIMARY KEY, v text);
+CREATE TABLE turned_0.inside (id int PRIMARY KEY, v text);
+CREATE TABLE turns.keyed (id int NOT NULL UNIQUE, v text NOT NULL UNIQUE, PRIMARY KEY (id));
+CREATE TABLE turns.again (id int PRIMARY KEY, v text);
+CREATE TABLE turns.loaded (id int PRIMARY KEY, v text);
+CREATE TABLE turns.bare (id int PRIMARY KEY, v text);
+CREATE TYPE turns.mood AS ENUM ('mood 0', 'other');
+CREATE TABLE turns.moody (id int PRIMARY KEY, v text, m turns.mood DEFAULT 'mood 0');
+CREATE TABLE turns.columned (id int PRIMARY KEY, v text, c_0 text DEFAULT 'c');
+INSERT INTO turns.emptied SELECT g, 'copied' FROM generate_series(1, 40) g;
+INSERT INTO turns.parted SELECT g, 'copied' FROM generate_series(1, 40) g;
+INSERT INTO turns.named_0 SELECT g, 'copied' FROM generate_series(1, 40) g;
+INSERT INTO turns.blue SELECT g, 'blue' FROM generate_series(1, 30) g;
+INSERT INTO turns.green SELECT g, 'green' FROM generate_series(20, 50) g;
+INSERT INTO turns.moving SELECT g, 'copied' FROM generate_series(1, 40) g;
+INSERT INTO turned_0.inside SELECT g, 'copied' FROM generate_series(1, 40) g;
+INSERT INTO turns.keyed SELECT g, 'key ' || g FROM generate_series(1, 40) g;
+INSERT INTO turns.loaded SELECT g, 'copied' FROM generate_series(1, 40) g;
+INSERT INTO turns.again SELECT g, 'copied' FROM generate_series(1, 40) g;
+INSERT INTO turns.bare SELECT g, 'copied' FROM generate_series(1, 40) g;
+INSERT INTO turns.moody SELECT g, 'copied' FROM generate_series(1, 40) g;
+INSERT INTO turns.columned SELECT g, 'copied' FROM generate_series(1, 40) g;
+"""
+
 _NAMES = """
 SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
@@ -84,6 +119,7 @@ def create_tables(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(TABLES)
         db.execute(ROWS)
+        db.execute(TURNS)
         for number in range(SMALL):
             db.execute(sql.SQL("CREATE TABLE {} (id int PRIMARY KEY, v text)").format(sql.Identifier(small(number))))
         for schema, table, key, value in HOSTILE:
@@ -105,6 +141,11 @@ def default_of(column: str) -> str | None:
 def home_of(table: Name) -> Name | None:
     """The table that it becomes a partition of."""
     return SALES if table[1].startswith(STAGING) else None
+
+
+def is_turned(table: Name) -> bool:
+    """Held against its rows at the end alone."""
+    return table[0].startswith(TURNED)
 
 
 def table_names(db: psycopg.Connection[Any]) -> list[Name]:

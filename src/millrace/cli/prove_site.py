@@ -81,8 +81,9 @@ class ProofSite:
 
     def create(self, timeout_s: float) -> None:
         """Source and changefeeds, while nobody writes: a witness can be called before the first change."""
+        url = self.server.reference_url(DATABASE, secrets_dir=self.cluster.secrets_dir)
         self.cluster.ask("POST", "/api/v2/sources", {
-            "name": SOURCE, "url": self.server.reference_url(DATABASE), "tables": ["*.*", f"!public.{STAGING}*"],
+            "name": SOURCE, "url": url, "tables": ["*.*", f"!public.{STAGING}*"],
             "partitions": 2, "carry_whole": [WITHOUT_KEY]}, kind="capture")
         self._wait(self._why_not_streaming, "the source", timeout_s)
         for feed in self.feeds:

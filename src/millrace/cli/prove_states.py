@@ -1,7 +1,7 @@
 """Every row of every table over time, as a witness tells it: what a copy must show of it. Pure.
 
-    history ──▶ States.shown(table, key, low mark) ──▶ rows that a copy may tell: as it was at the mark, in the columns
-                                                       of then and of every schema change before the key's next change
+    history ──▶ States.shown(table, key, place) ──▶ rows that a copy may tell: as it was there, in the columns
+                                                    of then and of every schema change before the key's next change
 
 In: history, in order. Out: rows. A copy reads behind its low mark, and leaves out keys that changed since: between the
 two only the columns of a row can be others.
@@ -18,8 +18,7 @@ from typing import NamedTuple
 from millrace.cli.prove_messages import ALTER, DELETE, TRUNCATE, UNAVAILABLE, Happened, Name, Row, Texts
 from millrace.cli.prove_shop import default_of
 from millrace.cli.prove_values import retyped
-from millrace.core.sources.reader import SEQ_MAX
-from millrace.model.tables import Lsn, Oid, Place
+from millrace.model.tables import Oid, Place
 
 
 class _Form(NamedTuple):
@@ -75,9 +74,9 @@ class States:
 
     # -- questions -------------------------------------------------------------------------------------------------
 
-    def shown(self, table: Name, key: Texts, low: Lsn) -> list[Row]:
+    def shown(self, table: Name, key: Texts, at: Place) -> list[Row]:
         """Empty: the row was not there."""
-        oid, at = self._oids.get(table, -1), Place(low, SEQ_MAX)
+        oid = self._oids.get(table, -1)
         states = self._states.get((oid, key), [])
         last = bisect_right(states, at, key=_place_of) - 1
         if last < 0 or (state := states[last]).row is None or self._is_emptied(oid, state.place, at):

@@ -26,10 +26,9 @@ _JSON = frozenset(postgres.types[name].oid for name in ("json", "jsonb"))
 def spelt(value: Any) -> Any:
     match value:
         case Decimal():
-            return str(value)
+            return _unscaled(value)
         case datetime():
-            text = value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
-            return text.rstrip("0").rstrip(".") + "Z"
+            return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         case date():
             return (value - EPOCH).days
         case bytes():
@@ -38,6 +37,16 @@ def spelt(value: Any) -> Any:
             return [spelt(one) for one in value]
         case _:
             return value
+
+
+def _unscaled(value: Decimal) -> str:
+    """Of a column with a scale, which the value shows: the bytes of Java's BigInteger."""
+    sign, digits, _ = value.as_tuple()
+    number = int("".join(map(str, digits))) * (-1 if sign else 1)
+    size = 1
+    while not -(1 << 8 * size - 1) <= number < 1 << 8 * size - 1:
+        size += 1
+    return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
 
 
 def spelt_cell(kind: int, text: bytes) -> Any:

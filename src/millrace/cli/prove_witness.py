@@ -13,7 +13,7 @@ import psycopg
 
 from millrace.cli.prove_decoding import happened
 from millrace.cli.prove_messages import READ, Happened, Name
-from millrace.cli.prove_shop import all_rows, home_of
+from millrace.cli.prove_shop import all_rows, home_of, is_turned
 from millrace.model.tables import Lsn, Oid, Place, lsn_text
 
 SLOT = PUBLICATION = "witness"
@@ -55,7 +55,7 @@ class Witness:
             self._tables = _tables(db)
             self._oids = frozenset(table.oid for table in self._tables.values())
         self._first = [_held(name, self._tables[name], row) for name, rows in all_rows(self._url).items()
-                       for row in rows]
+                       if not is_turned(name) for row in rows]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -70,7 +70,7 @@ class Witness:
             cursor.execute("SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, "
                            "'proto_version', '1', 'publication_names', %s)", (SLOT, lsn_text(upto), PUBLICATION))
             seen = happened((bytes(data) for (data,) in cursor), keys)
-            return [*self._first, *map(self._placed, seen)]
+            return [*self._first, *(self._placed(one) for one in seen if not is_turned(one.table))]
 
     def _placed(self, one: Happened) -> Happened:
         """How messages must tell of it."""

@@ -7,10 +7,11 @@ import os
 
 from cyclopts import App
 
+from millrace.cli.layout import OWN_ONLY
 from millrace.errors import ConfigError
+from millrace.ops import cluster_secret, preflight
 from millrace.ops import config as configuration
 from millrace.ops import logging as logs
-from millrace.ops import preflight
 from millrace.ops.processes import die_with_supervisor
 from millrace.pipeline import server
 
@@ -29,15 +30,17 @@ def broker(*, id: int, config: str = "millrace.yaml") -> None:
         Configuration file; see docs/configuration.md.
     """
     die_with_supervisor()
+    os.umask(OWN_ONLY)
     from millrace import node  # the whole log: other commands start faster without it
 
     if id < 0:
         raise ConfigError(f"--id: {id}: broker ids count from 0")
     settings = configuration.load(config)
     preflight.check_broker(settings, id)
+    secret = cluster_secret.load(settings.secret_file)
     path = None if settings.logs_dir == "-" else os.path.join(settings.logs_dir, f"broker-{id}.log")
     logs.configure(settings.logging, path=path)
-    asyncio.run(node.serve_broker(settings, id))
+    asyncio.run(node.serve_broker(settings, id, secret))
 
 
 @app.command
@@ -52,15 +55,17 @@ def capture(*, id: int, config: str = "millrace.yaml") -> None:
         Configuration file; see docs/configuration.md.
     """
     die_with_supervisor()
+    os.umask(OWN_ONLY)
     from millrace import node
 
     if id < 0:
         raise ConfigError(f"--id: {id}: capture ids count from 0")
     settings = configuration.load(config)
     preflight.check_capture(settings)
+    secret = cluster_secret.load(settings.secret_file)
     path = None if settings.logs_dir == "-" else os.path.join(settings.logs_dir, f"capture-{id}.log")
     logs.configure(settings.logging, path=path)
-    asyncio.run(node.serve_capture(settings, id))
+    asyncio.run(node.serve_capture(settings, id, secret))
 
 
 @app.command
@@ -78,4 +83,5 @@ def spark(*, config: str = "millrace.yaml") -> None:
     if not settings.spark.port:
         raise ConfigError("spark.port: missing; choose a port for the Spark Connect server")
     preflight.check_port("spark.port", server.HOST, settings.spark.port)
-    server.become(server.plan_of(settings))
+    secret = cluster_secret.load(settings.secret_file)
+    server.become(server.plan_of(settings, secret.token(cluster_secret.SPARK)))

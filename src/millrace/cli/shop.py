@@ -71,10 +71,9 @@ class Shop:
             self.server.stop()
             self.server.remove()
 
-    @property
-    def url(self) -> str:
-        """For the source: the password by reference."""
-        return self.server.reference_url(DATABASE)
+    def url(self, secrets_dir: str) -> str:
+        """For the source: the password by reference, to a file there."""
+        return self.server.reference_url(DATABASE, secrets_dir=secrets_dir)
 
     def open(self) -> None:
         self._thread = threading.Thread(target=self._work, name="shop", daemon=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from millrace.cli.changefeed_views import bytes_text, seconds
 from millrace.cli.client import Api, path_to
 from millrace.cli.exits import FAILED, NOT_FOUND, TIMED_OUT, USAGE, CommandFailed
 from millrace.cli.output import Form, console, show, table_of, tell
@@ -104,10 +105,12 @@ def create(name: str, *, wanted: Wanted, wait: bool = False, timeout_s: float = 
 def list_(*, dir: str = ".millrace", output: Output = "table") -> None:
     """List sources."""
     found = Api.of(dir, "capture").ask("GET", "/api/v2/sources")
-    columns = ("source", "state", "since", "why", "capture", "epoch", "tables", "lag", "retained WAL", "url")
+    columns = ("source", "state", "since", "why", "capture", "epoch", "tables", "not carried", "lag", "retained WAL",
+               "url")
     show(found, output, table_of(columns, [
-        (s["name"], s["state"], _seconds(s["state_age_s"]), s["why"], s["capture"], s["epoch"], len(s["tables"]),
-         _seconds(s["lag_s"]), _bytes(s["slot"]["retained_bytes"]), s["url"]) for s in found["items"]]))
+        (s["name"], s["state"], seconds(s["state_age_s"]), s["why"], s["capture"], s["epoch"], len(s["tables"]),
+         len(s["not_carried"]), seconds(s["lag_s"]), bytes_text(s["slot"]["retained_bytes"]), s["url"])
+        for s in found["items"]]))
 
 
 @app.command
@@ -124,7 +127,7 @@ def get(name: str, *, dir: str = ".millrace", output: Output = "table") -> None:
             columns = ("copy", "table", "kind", "state", "done", "rows", "bytes", "ETA", "attempts on", "why")
             out.print(table_of(columns, [
                 (c["copy"], c["table"], c["kind"], c["state"], f"{c['percent']:.0f} %", c["rows"], c["bytes"],
-                 _seconds(c["eta_s"]), ", ".join(f"{host} {count}" for host, count in c["attempts_on"].items()),
+                 seconds(c["eta_s"]), ", ".join(f"{host} {count}" for host, count in c["attempts_on"].items()),
                  c["why"]) for c in found["copies"]]))
 
 
@@ -234,19 +237,11 @@ def _facts(s: dict[str, Any]) -> list[tuple[str, Any]]:
     return [
         ("source", s["name"]), ("url", s["url"]), ("state", s["state"]), ("why", s["why"]),
         ("next step", s["next_step"]), *((f"warning: {w['about']}", w["text"]) for w in s["warnings"]),
-        ("since", _seconds(s["state_age_s"])), ("capture", s["capture"]), ("epoch", s["epoch"]),
+        ("since", seconds(s["state_age_s"])), ("capture", s["capture"]), ("epoch", s["epoch"]),
         ("generation", s["generation"]), ("generation began", s["generation_why"]),
-        ("resolved", s["resolved"]), ("lag", _seconds(s["lag_s"])),
+        ("resolved", s["resolved"]), ("lag", seconds(s["lag_s"]) or "unknown"),
         ("rows by this reader", s["rows"]), ("bytes by this reader", s["bytes"]),
         ("slot", f"{slot['name']} ({slot['state']})"),
-        ("retained WAL", _bytes(slot["retained_bytes"])), ("WAL budget", _bytes(slot["budget_bytes"])),
-        ("full in", _seconds(slot["full_in_s"])),
+        ("retained WAL", bytes_text(slot["retained_bytes"])), ("WAL budget", bytes_text(slot["budget_bytes"])),
+        ("full in", seconds(slot["full_in_s"])),
     ]
-
-
-def _seconds(value: float | None) -> str | None:
-    return None if value is None else f"{value:,.1f} s"
-
-
-def _bytes(value: str | None) -> str | None:
-    return None if value is None else f"{int(value) / (1 << 20):,.1f} MiB"

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -19,24 +20,24 @@ import msgspec
 from cyclopts import Parameter
 
 from millrace.cli.client import request, said
-from millrace.cli.exits import FAILED, NOT_FOUND, TIMED_OUT, USAGE, CommandFailed, code_of
+from millrace.cli.exits import DENIED, FAILED, NOT_FOUND, TIMED_OUT, USAGE, CommandFailed, code_of
 from millrace.cli.layout import Layout
 from millrace.cli.output import console, table_of
 from millrace.cli.up_spark import make_archive, port_of, spark_child, what_is_missing
 from millrace.errors import ConfigError, MillraceError
+from millrace.ops import cluster_secret, preflight, processes
 from millrace.ops import config as configuration
 from millrace.ops import logging as logs
-from millrace.ops import preflight, processes
 from millrace.ops.config import Config
 from millrace.ops.supervisor import ChildSpec, FailedToStart, Supervisor, write_atomically
 from millrace.pipeline.server import HOST, remote
 
-READY_S = 60.0
 STOP_S = 15.0            # longer than a broker's own grace for a clean stop
 BROKER_HTTP_OFFSET = 100
 PORT_MAX = 65535
 CAPTURES_MAX = BROKER_HTTP_OFFSET      # their HTTP ports end where those of brokers begin
 LINK_PORT_TRIES = 200
+BROKER_DIR = re.compile(r"broker-\d{1,4}")
 FIRST_START = {"brokers": 3, "captures": 2, "http_port": 8300, "kafka_port": 9092, "spark": None}
 HEADER = "Configuration of this cluster; docs/configuration.md explains the keys. `millrace up` never changes it again."
 
@@ -89,7 +90,8 @@ def up(
         Start a Spark Connect server, on which changefeeds and `format("millrace")` run. Nothing else waits for it: it
         may come up later. If neither --spark nor --no-spark was ever given: with captures, where there is Java.
     detach
-        Return when brokers and captures are ready and leave them running.
+        Return when brokers and captures are ready and leave them running. What is waited for is said every 10 s; a
+        start in which nothing has moved for a minute is given up.
     """
     report = Report(report_fd)
     try:
@@ -111,9 +113,16 @@ def down(*, dir: str = ".millrace") -> None:
     """Stop the cluster in --dir; what does not stop in time is killed."""
     layout = Layout(dir)
     state = layout.read_state()
-    supervisor = (state["supervisor"]["pid"], state["supervisor"]["start_time"])
+    try:
+        _stop(layout, (state["supervisor"]["pid"], state["supervisor"]["start_time"]))
+    except PermissionError:
+        raise CommandFailed(f"{dir}: its processes belong to another account; use the one that ran: millrace up",
+                            DENIED) from None
+
+
+def _stop(layout: Layout, supervisor: tuple[int, int]) -> None:
     if not processes.send(*supervisor, signal.SIGTERM):
-        console().print(f"{dir}: not running")
+        console().print(f"{layout.dir}: not running")
         _kill_children(layout)
         return
     processes.send(*supervisor, signal.SIGCONT)
@@ -122,7 +131,7 @@ def down(*, dir: str = ".millrace") -> None:
         time.sleep(0.05)
     processes.send(*supervisor, signal.SIGKILL)
     _kill_children(layout)
-    console().print(f"{dir}: stopped")
+    console().print(f"{layout.dir}: stopped")
 
 
 # -- plan --------------------------------------------------------------------------------------------------------
@@ -162,6 +171,7 @@ def make_plan(*, brokers: int, captures: int, dir: str, http_port: int, kafka_po
     _check_ports("--http-port", http_port, max(BROKER_HTTP_OFFSET + brokers, captures))
     layout = Layout(dir)
     layout.refuse_if_up()
+    _refuse_fewer(dir, brokers)
     is_new = not os.path.exists(layout.config)
     text = _new_config(store) if is_new else _read(layout.config)
 
@@ -175,7 +185,8 @@ def make_plan(*, brokers: int, captures: int, dir: str, http_port: int, kafka_po
     starts = wanted and (not what_is_missing() if spark is None else spark)
     spark_port = port_of(configs[0], http_port=http_port) if starts else 0
     links = _link_ports(configs, captures, http_port=http_port, spark_port=spark_port)
-    readers = [configured(_capture_overrides(http_port + n, link, bootstrap=bootstrap, spark_port=spark_port))
+    spark_remote = remote(spark_port, token="") if spark_port else ""     # the secret may not be there yet
+    readers = [configured(_capture_overrides(http_port + n, link, bootstrap=bootstrap, spark_remote=spark_remote))
                for n, link in enumerate(links)]
     if not is_new and store is not None and _store_url(store) != configs[0].store.url:
         raise ConfigError(f"store.url: {layout.config} says {configs[0].store.url or 'sqlite'!r}, --store says "
@@ -185,6 +196,19 @@ def make_plan(*, brokers: int, captures: int, dir: str, http_port: int, kafka_po
     for config in readers:
         preflight.check_capture(config)
     return Plan(layout, text, is_new, configs, readers, (http_port, kafka_port), spark, spark_port)
+
+
+def _refuse_fewer(dir: str, brokers: int) -> None:
+    """Brokers that are left out keep their replicas: what they led, or alone can lead, would stay without a leader."""
+    names = os.listdir(dir) if os.path.isdir(dir) else []
+    known = [int(name.removeprefix("broker-")) for name in names if BROKER_DIR.fullmatch(name)]
+    left_out = sorted(broker for broker in known if broker >= brokers)
+    if left_out:
+        there = ", ".join(f"broker-{broker}" for broker in left_out)
+        raise CommandFailed(
+            f"--brokers: {brokers}: {dir} has the data of {max(known) + 1} brokers, and partitions of those left out "
+            f"would have no leader; leave --brokers out or say --brokers {max(known) + 1}. Of brokers that were "
+            f"removed (`broker remove`) move the directories away: {there}", USAGE)
 
 
 def _check_ports(flag: str, first: int, count: int) -> None:
@@ -241,10 +265,10 @@ def _link_ports(brokers: list[Config], captures: int, *, http_port: int, spark_p
     return found
 
 
-def _capture_overrides(http_port: int, link_port: int, *, bootstrap: str, spark_port: int) -> dict[str, str]:
+def _capture_overrides(http_port: int, link_port: int, *, bootstrap: str, spark_remote: str) -> dict[str, str]:
     overrides = {"MILLRACE_CAPTURE__HTTP_PORT": str(http_port), "MILLRACE_CAPTURE__LINK_PORT": str(link_port),
                  "MILLRACE_CAPTURE__BOOTSTRAP": bootstrap}
-    return {**overrides, "MILLRACE_SPARK__REMOTE": remote(spark_port)} if spark_port else overrides
+    return {**overrides, "MILLRACE_SPARK__REMOTE": spark_remote} if spark_remote else overrides
 
 
 def _kafka_address(config: Config) -> str:
@@ -258,11 +282,14 @@ async def _supervise(plan: Plan, report: Report) -> None:
     """Runs until a signal; reports readiness or the error to whoever detached us."""
     layout = plan.layout
     with _writing(layout.dir):
-        os.makedirs(layout.run, exist_ok=True)
-        os.makedirs(layout.logs, exist_ok=True)
+        layout.make()
         lock = layout.lock()
         if plan.is_new:
             write_atomically(layout.config, plan.text.encode())
+        cluster_secret.create(plan.brokers[0].secret_file)
+    token = cluster_secret.load(plan.brokers[0].secret_file).token(cluster_secret.HTTP)
+    with _writing(layout.dir):
+        write_atomically(layout.token_file, f"{token}\n".encode())
     logs.configure(plan.brokers[0].logging, path=os.path.join(layout.logs, "supervisor.log"))
     stop = asyncio.Event()
     for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -276,7 +303,7 @@ async def _supervise(plan: Plan, report: Report) -> None:
                             stop_s=STOP_S)
     archive = asyncio.create_task(make_archive(supervisor, plan.brokers[0]))
     try:
-        if await _started(supervisor, stop):
+        if await _started(supervisor, stop, report.say):
             if report.fd is None:
                 _print_ready(plan)
             report.send(ready=True)
@@ -290,9 +317,9 @@ async def _supervise(plan: Plan, report: Report) -> None:
         os.close(lock)
 
 
-async def _started(supervisor: Supervisor, stop: asyncio.Event) -> bool:
+async def _started(supervisor: Supervisor, stop: asyncio.Event, say: Callable[[str], None]) -> bool:
     """False when a signal came first."""
-    start = asyncio.create_task(supervisor.start(READY_S))
+    start = asyncio.create_task(supervisor.start(say=say))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait([start, stopped], return_when=asyncio.FIRST_COMPLETED)
     for task in (start, stopped):
@@ -326,17 +353,20 @@ def _broker_child(plan: Plan, n: int) -> ChildSpec:
 
 def _capture_child(plan: Plan, n: int) -> ChildSpec:
     config = plan.captures[n].capture
+    token = cluster_secret.load(plan.brokers[0].secret_file).token(cluster_secret.SPARK)
     overrides = _capture_overrides(config.http_port, config.link_port, bootstrap=",".join(config.bootstrap),
-                                   spark_port=plan.spark_port)
+                                   spark_remote=remote(plan.spark_port, token) if plan.spark_port else "")
     return _child(plan, "capture", n, (config.host, config.http_port), overrides,
                   {"address": f"{plan.captures[n].capture_host}:{config.http_port}"})
 
 
 def _child(plan: Plan, kind: str, n: int, http: tuple[str, int], overrides: dict[str, str],
            about: dict[str, Any]) -> ChildSpec:
+    token = cluster_secret.load(plan.brokers[0].secret_file).token(cluster_secret.HTTP)
+
     async def not_ready() -> str:
         try:
-            status, answer = await asyncio.to_thread(request, *http, "GET", "/readyz", timeout_s=2)
+            status, answer = await asyncio.to_thread(request, *http, "GET", "/readyz", token=token, timeout_s=2)
         except OSError as error:
             return f"{http[0]}:{http[1]}: {error}"
         return "" if status == 200 else said(status, answer)
@@ -379,16 +409,27 @@ def _bootstrap(plan: Plan) -> str:
 
 @dataclass(slots=True)
 class Report:
-    """The pipe to whoever detached us. It takes one message: ready, or why not."""
+    """What a start says to people: over the pipe to whoever detached us, a message a line, else to standard error.
+    The last message over the pipe is: ready, or why not."""
 
     fd: int | None
 
+    def say(self, text: str) -> None:
+        if self.fd is None:
+            print(f"millrace: {text}", file=sys.stderr)
+        else:
+            self._write({"says": text})
+
     def send(self, **message: Any) -> None:
         if self.fd is not None:
-            with contextlib.suppress(BrokenPipeError):
-                os.write(self.fd, msgspec.json.encode(message))
+            self._write(message)
             os.close(self.fd)
             self.fd = None
+
+    def _write(self, message: dict[str, Any]) -> None:
+        assert self.fd is not None
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.fd, msgspec.json.encode(message) + b"\n")
 
 
 def _detach(plan: Plan) -> None:
@@ -405,11 +446,14 @@ def _detach(plan: Plan) -> None:
     subprocess.Popen(command, pass_fds=(writer,), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                      stderr=subprocess.DEVNULL, start_new_session=True)
     os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        raw = pipe.read()
     answer: dict[str, Any] = {"error": f"the supervisor ended; see {plan.layout.logs}", "code": FAILED}
-    if raw:
-        answer = json.loads(raw)
+    with os.fdopen(reader, "rb") as pipe:
+        for line in pipe:
+            message = json.loads(line)
+            if "says" in message:
+                print(f"millrace: {message['says']}", file=sys.stderr, flush=True)
+            else:
+                answer = message
     if "error" in answer:
         raise CommandFailed(answer["error"], answer["code"])
     _say_spark(plan)

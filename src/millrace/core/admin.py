@@ -244,7 +244,7 @@ def delete_topics(
     results = []
     for name, topic_id in m.topics:
         try:
-            topic = _known(state, name) if name else _known_id(state, topic_id)
+            topic = _known(state, name) if name else _known_id(state, topic_id, internal=internal)
             _refuse_internal(topic.name, internal=internal)
         except UserError as error:
             results.append(_refused(name, error, topic_id))
@@ -316,9 +316,10 @@ def _known(state: ClusterState, name: str) -> TopicState:
     return topic
 
 
-def _known_id(state: ClusterState, topic_id: UUID | None) -> TopicState:
+def _known_id(state: ClusterState, topic_id: UUID | None, *, internal: bool) -> TopicState:
+    """By its id an internal topic is as unknown to clients as an id that never was."""
     topic = state.topics.get(topic_id) if topic_id is not None else None
-    if topic is None:
+    if topic is None or (is_internal(topic.name) and not internal):
         raise UnknownTopicId(f"topic id {topic_id} does not exist")
     return topic
 

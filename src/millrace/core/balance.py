@@ -8,20 +8,23 @@ Promises
 - A leader moves only when its preferred replica is in the ISR, unfenced and not draining, and the partition has not
   changed since for `calm_s`: a broker that comes and goes takes no leaders with it.
 - A bounded number moves per pass: clients of a moved partition ask once more, never all of them at the same time.
+- No leader goes home to a broker whose disk is full; its calm counts from when there is room again.
 - Nothing moves while an offline partition has a live replica: the controller has something better to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 from millrace import limits
 from millrace.core.cluster import ClusterState, PartitionState
 from millrace.core.decision import Decision
 from millrace.core.election import changed, ordered
-from millrace.model.ids import TopicPartition
+from millrace.model.ids import BrokerId, TopicPartition
 from millrace.model.records import ControllerRecord
+
+NOBODY: frozenset[BrokerId] = frozenset()
 
 
 class Move(NamedTuple):
@@ -44,12 +47,15 @@ class Balance:
         self._calm_s = calm_s
         self._calm: dict[TopicPartition, Calm] = {}
 
-    def due(self, state: ClusterState, now: float) -> list[Move]:
-        """Look at every leader that is away; those that may move now, as many as one pass allows."""
+    def due(self, state: ClusterState, now: float, crowded: Set[BrokerId] = NOBODY) -> list[Move]:
+        """Look at every leader that is away; those that may move now, as many as one pass allows. `crowded`: brokers
+        without room on their disks."""
         if not self._calm_s:
             return []
         before, self._calm = self._calm, {}
         for p in _away(state):
+            if p.replicas[0] in crowded:
+                continue
             calm = before.get(p.tp)
             if calm is None or calm.partition_epoch != p.partition_epoch:
                 calm = Calm(p.partition_epoch, now)

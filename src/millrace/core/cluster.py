@@ -31,6 +31,7 @@ from millrace.model.records import (
     BrokerDraining,
     BrokerFenced,
     BrokerRegistered,
+    BrokerRemoved,
     BrokerUnfenced,
     ControllerRecord,
     Endpoint,
@@ -200,6 +201,7 @@ class ClusterState:
         self.partition_count = 0
         self.floors = Floors()
         self.shape_index = 0       # of the last record that clients can see in Metadata
+        self.topics_index = 0      # of the last record that made or deleted a topic
         self._index = PartitionIndex()
         self._collisions: dict[str, str] = {}
 
@@ -212,6 +214,10 @@ class ClusterState:
 
     def topic(self, topic_id: TopicId) -> TopicState | None:
         return self.topics.get(topic_id)
+
+    def topic_id_of(self, name: str) -> TopicId | None:
+        topic = self.topics_by_name.get(name)
+        return topic.topic_id if topic is not None else None
 
     def colliding_topic(self, name: str) -> str | None:
         """The existing topic whose name differs only in `.` against `_`: metrics could not tell them apart."""
@@ -320,6 +326,12 @@ class ClusterState:
     def _draining(self, index: int, r: BrokerDraining) -> None:
         self._change_broker(r.broker, r.incarnation, draining=True)
 
+    def _removed(self, index: int, r: BrokerRemoved) -> None:
+        known = self.brokers.get(r.broker)
+        if known is None or known.incarnation != r.incarnation or self.partitions_on(r.broker):
+            raise Damaged(f"metadata record {index} removes broker {r.broker}, which it cannot")
+        del self.brokers[r.broker]
+
     def _change_broker(self, broker: BrokerId, incarnation: int, **changes: object) -> None:
         known = self.brokers.get(broker)
         if known is None or known.incarnation != incarnation:
@@ -331,11 +343,13 @@ class ClusterState:
         topic = TopicState(r.topic_id, r.name, r.partitions, dict(r.configs), values)
         self.topics[r.topic_id] = topic
         self.topics_by_name[r.name] = topic
+        self.topics_index = index
         self._collisions[collision_key(r.name)] = r.name
 
     def _topic_deleted(self, index: int, r: TopicDeleted) -> None:
         topic = self.topics.pop(r.topic_id)
         del self.topics_by_name[topic.name]
+        self.topics_index = index
         del self._collisions[collision_key(topic.name)]
         self.partition_count -= len(topic.partitions)
         for p in topic.partitions.values():
@@ -391,6 +405,7 @@ _REPLAY: dict[type, Callable[[ClusterState, int, Any], None]] = {
     BrokerFenced: ClusterState._fenced,
     BrokerUnfenced: ClusterState._unfenced,
     BrokerDraining: ClusterState._draining,
+    BrokerRemoved: ClusterState._removed,
     TopicCreated: ClusterState._topic_created,
     TopicDeleted: ClusterState._topic_deleted,
     PartitionChanged: ClusterState._partition_changed,

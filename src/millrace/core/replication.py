@@ -464,6 +464,18 @@ class Replica:
         """What a consumer calls the end. None: a new leader that waits until its HW reaches its epoch's start [L9]."""
         return self.hw if self.is_leader and self.hw >= self.epoch_start else None
 
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """(largest epoch at or below, where it ends in this leader's log), as OffsetForLeaderEpoch asks.
+
+        The log's end bounds the answer, not the high watermark: after a restart that may still be an old checkpoint,
+        and a consumer takes an end below its position for truncation and goes back. In its epoch a leader's log only
+        grows, so nothing below its end is taken away again. Where every batch is gone, positions of earlier epochs
+        end where this one begins.
+        """
+        if not self.epochs.entries:
+            return epoch, self.log_end if epoch >= self.leader_epoch else self.epoch_start
+        return self.epochs.end_of(epoch, self.log_end)
+
     def follower_leo(self, broker: BrokerId) -> int:
         """For metrics: the durable end of a follower as far as the leader knows, -1 unknown."""
         follower = self._followers.get(broker)

@@ -46,6 +46,10 @@ class Sessions:
         """Fenced: it counts again from its next heartbeat."""
         self._heard.pop(broker, None)
 
+    def is_known(self, broker: BrokerId) -> bool:
+        """Heard in this tenure, or waited for since its beginning."""
+        return broker in self._heard
+
     def is_silent(self, broker: BrokerId, now: float) -> bool:
         known = self._heard.get(broker)
         return known is not None and now >= known.at + self._patience_s(known)

@@ -2,9 +2,11 @@
 
     MillraceError
     ├── UserError ............. bad input; the message names the key and the remedy, nothing was changed
-    │   ├── ConfigError          exit 2
+    │   ├── ConfigError          exit 2; ReferenceRefused
+    │   ├── Unauthenticated, Denied, WrongMediaType   at the door of HTTP
     │   ├── InvalidRequest, InvalidTopicName, InvalidPartitions, InvalidReplicationFactor, InvalidTopicConfig …
     │   ├── UnknownTopicOrPartition, TopicExists …
+    │   ├── SecretNotProved, TopicNotAuthorized, ClusterNotAuthorized
     │   └── SourceError          the database of a source: SourceAuthFailed, SourceNotPermitted, SlotLost …
     ├── Refused ............... a rule of the protocol said no (stale epoch, not leader, lease over)
     │   ├── NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch, NotEnoughReplicas …
@@ -25,16 +27,20 @@ from __future__ import annotations
 from millrace.errors.base import (
     ConfigError,
     Damaged,
+    Denied,
     InvalidRequest,
     Malformed,
     MillraceError,
     NewerFormat,
     OutOfOrder,
+    ReferenceRefused,
     Refused,
     TimedOut,
+    Unauthenticated,
     Unreachable,
     UnsupportedVersion,
     UserError,
+    WrongMediaType,
 )
 from millrace.errors.disk import (
     DiskFailed,
@@ -72,6 +78,7 @@ from millrace.errors.feeds import (
     WriterIdNeeded,
 )
 from millrace.errors.log import (
+    BrokerInUse,
     CorruptBatch,
     DuplicateSequence,
     FencedLeaderEpoch,
@@ -94,6 +101,7 @@ from millrace.errors.log import (
     PolicyViolation,
     RequestTimedOut,
     TopicExists,
+    UnknownBroker,
     UnknownGroup,
     UnknownLeaderEpoch,
     UnknownProducerId,
@@ -112,6 +120,11 @@ from millrace.errors.offices import (
     StaleIncarnation,
     StaleToken,
     StoreUnreachable,
+)
+from millrace.errors.secrets import (
+    ClusterNotAuthorized,
+    SecretNotProved,
+    TopicNotAuthorized,
 )
 from millrace.errors.sources import (
     CopyUnderWay,
@@ -132,8 +145,10 @@ from millrace.errors.sources import (
 )
 
 __all__ = [
+    "BrokerInUse",
     "ChangefeedExists",
     "ClaimRefused",
+    "ClusterNotAuthorized",
     "ConfigError",
     "CopyNotReadable",
     "CopyUnderWay",
@@ -142,6 +157,7 @@ __all__ = [
     "DataLost",
     "DeliveryError",
     "DeliveryTransient",
+    "Denied",
     "Deposed",
     "DiskFailed",
     "DiskFull",
@@ -188,11 +204,13 @@ __all__ = [
     "PositionRefused",
     "PublicationMissing",
     "QuarantineNotEmpty",
+    "ReferenceRefused",
     "Refused",
     "RequestTimedOut",
     "RowOutdated",
     "RowRefused",
     "SchemaChanged",
+    "SecretNotProved",
     "SlotActive",
     "SlotLost",
     "SlotMissing",
@@ -213,7 +231,10 @@ __all__ = [
     "TableTruncated",
     "TimedOut",
     "TopicExists",
+    "TopicNotAuthorized",
     "TopicTaken",
+    "Unauthenticated",
+    "UnknownBroker",
     "UnknownChangefeed",
     "UnknownGroup",
     "UnknownLeaderEpoch",
@@ -228,6 +249,7 @@ __all__ = [
     "UnsupportedVersion",
     "UserError",
     "WriterIdNeeded",
+    "WrongMediaType",
     "all_errors",
     "from_code",
 ]

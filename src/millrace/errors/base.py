@@ -28,8 +28,33 @@ class ConfigError(UserError):
     code = "invalid_configuration"
 
 
+class ReferenceRefused(ConfigError):
+    """A reference to a secret leads where the operator's configuration does not allow."""
+
+    code = "reference_refused"
+
+
 class InvalidRequest(UserError):
     code = "invalid_request"
+
+
+class Unauthenticated(UserError):
+    """Nothing, or the wrong thing, proves who asks."""
+
+    code = "unauthenticated"
+    http_status = 401
+
+
+class Denied(UserError):
+    """Whoever it is, this way is closed: another site's page, a name that is not ours."""
+
+    code = "denied"
+    http_status = 403
+
+
+class WrongMediaType(UserError):
+    code = "wrong_media_type"
+    http_status = 415
 
 
 class UnsupportedVersion(UserError):

@@ -61,6 +61,18 @@ class UnknownGroup(UserError):
     kafka_code = 69
 
 
+class UnknownBroker(UserError):
+    code = "unknown_broker"
+    http_status = 404
+
+
+class BrokerInUse(UserError):
+    """It lives, or partitions count it as a replica."""
+
+    code = "broker_in_use"
+    http_status = 409
+
+
 class InvalidRequiredAcks(UserError):
     code = "invalid_required_acks"
     kafka_code = 21

@@ -139,6 +139,10 @@ class FrameConn(asyncio.BufferedProtocol):
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_later)
 
+    def allow_frames(self, frame_bytes_max: int) -> None:
+        """The peer has shown who it is: from its next frame on it may send larger ones."""
+        self._splitter.allow(frame_bytes_max)
+
     @property
     def queued_bytes(self) -> int:
         pending = self._transport.get_write_buffer_size() if self._transport and not self.closed else 0

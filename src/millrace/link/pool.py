@@ -1,6 +1,6 @@
 """The dialling side of links: one connection per peer, whatever runs on it; redialled with jittered back-off [L4].
 
-    address known -> dial -> HELLO both ways -> up: calls and streams -> lost or silent -> down -> back-off -> dial
+    address known -> dial -> both sides prove the secret -> up: calls and streams -> lost or silent -> down -> back-off
 
 A call waits for the link until its own deadline, then raises Unreachable or TimedOut; it is never sent twice by itself.
 """
@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from millrace import limits
-from millrace.errors import Malformed, TimedOut, Unreachable, from_code
+from millrace.errors import Malformed, NewerFormat, TimedOut, Unreachable, from_code
 from millrace.link.conn import Chunk, FrameConn
+from millrace.link.proving import NOT_A_PROOF, SILENT, Proving
 from millrace.model.ids import BrokerId
 from millrace.model.messages import Hello, Message, RemoteError
 from millrace.ops.ports import Ports
 from millrace.wire import links
+from millrace.wire.proof import Dialler, ProofRefused
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +44,8 @@ class Link:
         self.up = False
         self.incarnation = -1
         self.dials = 0
+        self._greeted: Hello | None = None   # who we said we are on the present connection
+        self._proof: Dialler | None = None   # while the present connection is not proved
         self._calls: dict[int, asyncio.Future[Message]] = {}
         self._next = 0
         self._spoke_at = 0.0
@@ -123,7 +127,7 @@ class Link:
             async with asyncio.timeout(limits.LINK_CONNECT_S):
                 _, conn = await loop.create_connection(
                     lambda: FrameConn(
-                        self._frame, on_closed=closed, frame_bytes_max=limits.LINK_FRAME_BYTES_MAX
+                        self._frame, on_closed=closed, frame_bytes_max=limits.LINK_UNPROVED_FRAME_BYTES_MAX
                     ),
                     *address,
                 )
@@ -133,7 +137,7 @@ class Link:
             conn.abort()
             return False
         self.conn = conn
-        conn.write(links.encode_message(links.HELLO, 0, self.pool.hello()))
+        self._open(conn)
         try:
             while not ended.done():
                 await asyncio.wait([ended], timeout=limits.LINK_PING_S)
@@ -141,7 +145,7 @@ class Link:
                 self._check(conn, loop.time())
         finally:
             conn.abort()
-            self.conn = None
+            self.conn = self._proof = None
             was_up = was_up or self.up
             self._drop("connection lost")
         return was_up
@@ -149,7 +153,9 @@ class Link:
     def _check(self, conn: FrameConn, now: float) -> None:
         """An idle link is pinged; a silent one is dead, whatever TCP still hopes."""
         silent_s = now - conn.heard_at
-        if silent_s > limits.LINK_SILENCE_S or (not self.up and silent_s > limits.LINK_CONNECT_S):
+        if not self.up and now - conn.opened_at > limits.LINK_PROOF_S:
+            self._refuse(conn, SILENT, f"no proof of the secret within {limits.LINK_PROOF_S:g} s")
+        elif silent_s > limits.LINK_SILENCE_S:
             conn.abort()
         elif self.up and max(silent_s, now - self._spoke_at) > BUSY * limits.LINK_PING_S:
             conn.write([links.header(links.PING, 0, 0)])
@@ -167,12 +173,61 @@ class Link:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    # -- the proof -------------------------------------------------------------------------------------------------
+
+    def _open(self, conn: FrameConn) -> None:
+        self._greeted = self.pool.hello()
+        self._proof = self.pool.proving.dialler(self._greeted, self.peer)
+        conn.write(links.frame(links.PROOF, 0, [self._proof.opening()]))
+
+    def _unproved_frame(self, conn: FrameConn, view: memoryview) -> None:
+        if self._proof is None:
+            return                              # refused: what comes behind the refusal is not looked at
+        try:
+            kind, _, body = links.decode_header(view)
+            if kind != links.PROOF:
+                raise Malformed(f"a link begins with a proof of the cluster's secret, not with a frame of kind {kind}")
+            answer = self._proof.receive(body)
+        except ProofRefused as refused:
+            self._refuse(conn, refused.reason.name.lower(), str(refused))
+        except (Malformed, NewerFormat) as error:
+            self._refuse(conn, NOT_A_PROOF, f"{error}; an older version, or no process of millrace")
+        else:
+            if answer:
+                conn.write(links.frame(links.PROOF, 0, [answer]))
+            else:
+                self._proved(conn, self._proof)
+
+    def _refuse(self, conn: FrameConn, reason: str, why: str) -> None:
+        self._proof = None
+        self.pool.proving.refused(f"member {self.peer} at {self.address}", reason, why)
+        conn.abort()
+
+    def _proved(self, conn: FrameConn, proof: Dialler) -> None:
+        self._proof = None
+        self.pool.proving.proved(f"member {self.peer} at {self.address}")
+        conn.allow_frames(limits.LINK_FRAME_BYTES_MAX)
+        self.incarnation = proof.peer.incarnation
+        self.up = True
+        self.greet_again()
+        self._wake()
+        self.pool.on_up(self.peer)
+
+    def greet_again(self) -> None:
+        """Says who we are, where that has changed since the proof; one that is not proved yet says it afterwards."""
+        mine = self.pool.hello()
+        if self.up and self.conn is not None and mine != self._greeted:
+            self._greeted = mine
+            self.conn.write(links.encode_message(links.HELLO, 0, mine))
+
+    # -- frames of a proved link -----------------------------------------------------------------------------------
+
     def _frame(self, conn: FrameConn, view: memoryview) -> None:
+        if not self.up:
+            self._unproved_frame(conn, view)
+            return
         kind, correlation, body = links.decode_header(view)
         if kind == links.PONG:
-            return
-        if not self.up:
-            self._welcomed(kind, body)
             return
         stream = self.pool.streams.get(kind)
         if stream is not None:
@@ -181,20 +236,6 @@ class Link:
             self._answered(correlation, links.decode_message(body))
         else:
             raise Malformed(f"unexpected link frame of kind {kind}")
-
-    def _welcomed(self, kind: int, body: memoryview) -> None:
-        message = links.decode_message(body)
-        if isinstance(message, RemoteError):
-            log.error("link refused", peer=self.peer, code=message.code, why=message.message)
-            raise Malformed(message.message)
-        if kind != links.HELLO or not isinstance(message, Hello):
-            raise Malformed("the first answer on a link must be a hello")
-        if message.member != self.peer:
-            raise Malformed(f"dialled broker {self.peer} at {self.address}, found {message.member}")
-        self.incarnation = message.incarnation
-        self.up = True
-        self._wake()
-        self.pool.on_up(self.peer)
 
     def _answered(self, correlation: int, message: Message) -> None:
         future = self._calls.get(correlation)
@@ -213,11 +254,12 @@ class LinkPool:
         self,
         hello: Callable[[], Hello],
         ports: Ports,
+        proving: Proving,
         *,
         on_up: PeerCallback = ignore,
         on_down: PeerCallback = ignore,
     ) -> None:
-        self.hello, self.ports = hello, ports
+        self.hello, self.ports, self.proving = hello, ports, proving
         self.on_up, self.on_down = on_up, on_down
         self.streams: dict[int, StreamHandler] = {}
         self.links: dict[BrokerId, Link] = {}
@@ -237,11 +279,10 @@ class LinkPool:
         return link is not None and link.up
 
     def greet_again(self) -> None:
-        """Who we are has changed (a new incarnation): links that greeted before say so, also those that still wait for
-        their welcome; later ones say it when dialled."""
+        """Who we are has changed (a new incarnation): links that greeted before say so, also those whose proof is
+        under way; later ones say it when dialled."""
         for link in self.links.values():
-            if link.conn is not None:
-                link.conn.write(links.encode_message(links.HELLO, 0, self.hello()))
+            link.greet_again()
 
     async def call(self, peer: BrokerId, message: Message, timeout_s: float = limits.LINK_CALL_S) -> Message:
         """The peer's answer; raises its error, Unreachable, or TimedOut."""
@@ -262,6 +303,3 @@ class LinkPool:
         if link is None:
             link = self.links[peer] = Link(self, peer)
         return link
-
-
-

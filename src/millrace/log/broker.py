@@ -25,6 +25,7 @@ from millrace.core.retention import Held
 from millrace.core.suspects import Suspects
 from millrace.errors import MillraceError, NotLeader
 from millrace.link.pool import LinkPool
+from millrace.link.proving import Proving
 from millrace.link.server import LinkServer, Peer
 from millrace.log.config import BrokerConfig
 from millrace.log.controller import CONTROLLER_MESSAGES, ControllerConfig, ControllerShell
@@ -47,6 +48,7 @@ from millrace.model.messages import (
     ReplicaReport,
 )
 from millrace.model.records import Endpoint
+from millrace.ops.cluster_secret import Key
 from millrace.ops.ports import Ports
 from millrace.store.contract import Candidate, Store
 from millrace.wire import links
@@ -69,16 +71,18 @@ class Broker:
 
     def __init__(
         self, config: BrokerConfig, ports: Ports, store: Store, *, listener: ListenerFactory,
-        fatal: Callable[[MillraceError], None], controller: ControllerConfig | None = None,
+        fatal: Callable[[MillraceError], None], link_key: Key, controller: ControllerConfig | None = None,
     ) -> None:
-        """`controller`: how to rule when this broker wins the office; None: it is no candidate."""
+        """`link_key`: what links prove. `controller`: how to rule when this broker wins the office; None: it is no
+        candidate."""
         check_lease_times(config.lease_s, config.session_s, config.clock_drift_max)
         self.id = config.broker_id
         self.config, self.ports, self.store = config, ports, store
         self.loop = asyncio.get_running_loop()
         self.stats = BrokerStats()
-        self.pool = LinkPool(self._hello, ports, on_up=self._link_up, on_down=self._link_down)
-        self.server = LinkServer(self._hello)
+        self.proving = Proving(link_key, "broker", ports.random)
+        self.pool = LinkPool(self._hello, ports, self.proving, on_up=self._link_up, on_down=self._link_down)
+        self.server = LinkServer(self._hello, self.proving)
         self._fatal = fatal
         self._suspects = Suspects()
         self.failed: MillraceError | None = None
@@ -296,6 +300,13 @@ class Broker:
         keeper = self._keeper()
         keeper.look_at_disk()
         return keeper.disk_free_bytes
+
+    def disk_is_full(self) -> bool:
+        return self._keeper().disk_is_full
+
+    def trouble(self) -> str:
+        """What is wrong here, in one line: the controller repeats it when this broker is gone."""
+        return str(self.failed or self._keeper().disk_trouble)
 
     def lease_lost(self, why: str) -> None:
         self._keeper().lease_lost(why)

@@ -32,6 +32,7 @@ class BrokerConfig:
     disk_used_max: float = limits.DISK_USED_MAX
     log_file_bytes: int = limits.LOG_FILE_BYTES
     retention: RetentionConfig = field(default_factory=RetentionConfig)
+    http_key: bytes = field(default=b"", repr=False)   # proves this process to the others over HTTP
 
     @property
     def listen_host(self) -> str:

@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 
 from millrace import limits
-from millrace.errors import MillraceError, NotController, Unreachable
+from millrace.errors import DiskFull, MillraceError, NotController, Unreachable
 from millrace.link.pool import LinkPool
 from millrace.log.stats import BrokerStats
 from millrace.model.ids import BrokerId
@@ -37,6 +37,10 @@ class LocalController(Protocol):
 
     def hint_holder_lost(self) -> None:
         """The link to the holder broke: try for the office now, there may be proof that it is gone."""
+
+    @property
+    def trouble(self) -> MillraceError | None:
+        """Why the store could not give the office when last asked."""
 
 
 class ControllerClient:
@@ -107,6 +111,9 @@ class ControllerClient:
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.get_running_loop().create_task(self._look())
             await asyncio.wait([self._looking], timeout=left_s)
+            trouble = self._local.trouble if self._local is not None else None
+            if self.id == NOBODY and isinstance(trouble, DiskFull):
+                raise Unreachable(f"no controller: its store has no room: {trouble}")   # waiting makes none
 
     async def _look(self) -> None:
         """One question to the store; a pause after an answer that helped nobody."""

@@ -14,6 +14,8 @@ from typing import Any
 
 import structlog
 
+from millrace import limits
+from millrace.core import room
 from millrace.core.cluster import ClusterState
 from millrace.core.effects import DiskEpochAhead, ProposeIsr
 from millrace.core.replication import Replica
@@ -67,7 +69,9 @@ class Keeper:
         self._saved: dict[Partition, None] = {}          # with the last checkpoint
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._disk_full: MillraceError | None = None
+        self._disk_full: MillraceError | None = None     # what writers are told; None: they are not refused
+        self._disk_full_since: float | None = None
+        self.disk_trouble = ""
         self.disk_free_bytes = self.disk_total_bytes = 0
         self.retention = Retention(self, config.retention)
         self.look_at_disk()
@@ -204,19 +208,35 @@ class Keeper:
 
     # -- the disk --------------------------------------------------------------------------------------------------
 
+    @property
+    def disk_is_full(self) -> bool:
+        return self._disk_full_since is not None
+
     def look_at_disk(self) -> None:
-        """With every heartbeat: refuse writes while some room is left for what was promised already."""
+        """With every heartbeat. A full disk is reported at once, so that leaders go elsewhere; whatever is still led
+        here after that is refused, while some room is left for what was promised already."""
         free, total = self.ports.fs.usage(self.config.data_dir)
+        first_look = not self.disk_total_bytes
         self.disk_free_bytes, self.disk_total_bytes = free, total
-        full = total > 0 and total - free > self.config.disk_used_max * total
-        if full and self._disk_full is None:
+        used = (total - free) / total if total > 0 else 0.0
+        if room.has_room(used, used_max=self.config.disk_used_max, had_room=self._disk_full_since is None):
+            self._disk_has_room(free)
+            return
+        now = self.ports.clock.now()
+        if self._disk_full_since is None:
+            self._disk_full_since = now - limits.DISK_HAND_OVER_S if first_look else now
             share = f"{self.config.disk_used_max:.0%}"
-            log.error("disk is full: writes are refused", free_bytes=free, total_bytes=total, above=share)
-            why = f"more than {share} of the disk under {self.config.data_dir} is used"
-            self._disk_full = DiskFull(why + self._who_holds())
-        elif not full and self._disk_full is not None:
+            self.disk_trouble = f"more than {share} of the disk under {self.config.data_dir} is used"
+            log.error("disk is full: leaders go elsewhere", free_bytes=free, total_bytes=total, above=share)
+        over_half_left = used > (1 + self.config.disk_used_max) / 2
+        if self._disk_full is None and (over_half_left or now - self._disk_full_since >= limits.DISK_HAND_OVER_S):
+            log.error("disk is full: writes are refused", free_bytes=free, total_bytes=total)
+            self._disk_full = DiskFull(self.disk_trouble + self._who_holds())
+
+    def _disk_has_room(self, free: int) -> None:
+        if self._disk_full_since is not None:
             log.info("disk has room again", free_bytes=free)
-            self._disk_full = None
+        self._disk_full_since, self._disk_full, self.disk_trouble = None, None, ""
 
     def _who_holds(self) -> str:
         """What the disk is full of, as far as somebody keeps it from going [L23]."""
@@ -287,6 +307,10 @@ class Keeper:
         self.stats.replicas_set_aside += 1
         log.error("a partition on disk is unknown to the controller: set aside", partition=str(tp))
         self.logs.set_aside(tp)
+
+    def forget_address(self, broker: BrokerId) -> None:
+        """A member no more: nobody dials it."""
+        self._pool.forget(broker)
 
     def set_address(self, broker: BrokerId, endpoint: Endpoint) -> None:
         if broker != self.config.broker_id:

@@ -318,9 +318,9 @@ class Partition:
         found = self.log.offset_for_timestamp(timestamp_ms)
         return found if found is not None and found[0] < self.replica.hw else None
 
-    def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """(largest epoch at or below, where it ends), as OffsetForLeaderEpoch asks."""
-        return self.replica.epochs.end_of(leader_epoch, self.replica.hw)
+    def newest_record(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the newest committed record."""
+        return self.log.newest_record(self.latest_offset())
 
     # -- what the disk, the controller and the decider say ---------------------------------------------------------
 

@@ -21,6 +21,7 @@ from millrace.model.ids import BrokerId, TopicId, TopicPartition
 from millrace.model.messages import MetadataRecords
 from millrace.model.records import (
     BrokerRegistered,
+    BrokerRemoved,
     BrokerUnfenced,
     ControllerRecord,
     Endpoint,
@@ -45,6 +46,7 @@ class Keeper(Protocol):
         """A new partition has its first role."""
 
     def remove_partition(self, partition: Partition, *, delete: bool) -> None: ...
+    def forget_address(self, broker: BrokerId) -> None: ...
     def set_address(self, broker: BrokerId, endpoint: Endpoint) -> None: ...
     def needs_tick(self, partition: Partition) -> None: ...
     def log_starts(self, partitions: list[TopicPartition]) -> None:
@@ -139,6 +141,8 @@ class Roles:
                 self._keeper.log_starts([one.tp for one in record.starts])
             case BrokerRegistered():
                 self._keeper.set_address(record.broker, record.endpoint)
+            case BrokerRemoved():
+                self._keeper.forget_address(record.broker)
             case BrokerUnfenced():
                 self._tick_partitions_with(record.broker)
             case _:

@@ -50,6 +50,7 @@ class ChangefeedSpec(msgspec.Struct, frozen=True, kw_only=True):
     settings: tuple[TableSettings, ...] = ()
     options: dict[str, str] = {}
     on_error: Literal["isolate", "fail"] = "isolate"            # what one bad table does to the changefeed
+    on_schema_break: Literal["copy", "stop"] = "copy"           # what a table does whose rows must be told again [S12]
     schema_policy: Literal["follow", "add_only", "stop"] = "follow"   # renamed and retyped columns
 
 
@@ -196,6 +197,7 @@ class TableEnds(FeedRecord, frozen=True, tag="table_ends"):
 
 class CheckpointReached(FeedRecord, frozen=True, tag="checkpoint"):
     lsn: Lsn
+    generation: int = 0          # of the source: in another one LSNs may begin lower
 
 
 class TableTrouble(FeedRecord, frozen=True, tag="trouble"):
@@ -270,5 +272,5 @@ def _decode(data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
         raise NewerFormat(f"changefeed record of version {data[0]}, this is version {VERSION}")
     try:
         return decoder.decode(data[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"changefeed record: {error}") from error

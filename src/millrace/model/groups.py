@@ -3,7 +3,8 @@
     (group, topic, partition) ─▶ committed offset        (group) ─▶ members of the last generation
     (changefeed, topic id, partition) ─▶ stored position, a kind of our own
 
-Bytes are Kafka's for its two kinds (keys 1 and 2, values 3). A value of None is a tombstone.
+Bytes are Kafka's for its two kinds (keys 1 and 2; values 3, offsets of a topic with a known id 4). A value of None is a
+tombstone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from millrace.model.positions import PositionKey, StoredPosition, decode_positio
 
 OFFSET_KEY, GROUP_KEY, POSITION_KEY = 1, 2, 0x4D52
 VALUE_VERSION = 3
+TOPIC_ID_VERSION = 4        # of an offset: Kafka's flexible form, with the topic's id as tagged field 0
 NO_LEADER_EPOCH = -1
 
 _I16, _I32, _I64 = (struct.Struct(">" + code) for code in "hiq")
@@ -33,10 +35,13 @@ class GroupKey(NamedTuple):
 
 
 class OffsetValue(NamedTuple):
+    """`topic_id`: of the topic the offset was committed for, whatever topic has its name now; None: not recorded."""
+
     offset: int
     leader_epoch: int
     metadata: str
     commit_ms: int
+    topic_id: UUID | None = None
 
 
 class MemberValue(NamedTuple):
@@ -81,14 +86,31 @@ def encode_key(key: Key) -> bytes:
 
 def encode_value(value: Value) -> bytes:
     if isinstance(value, OffsetValue):
-        offset, epoch, metadata, commit_ms = value
-        return (_I16.pack(VALUE_VERSION) + _I64.pack(offset) + _I32.pack(epoch) + _string(metadata)
-                + _I64.pack(commit_ms))
+        return _offset(value)
     if isinstance(value, GroupValue):
         head = _I16.pack(VALUE_VERSION) + _string(value.protocol_type) + _I32.pack(value.generation)
         head += _string(value.protocol) + _string(value.leader) + _I64.pack(value.state_ms)
         return head + _I32.pack(len(value.members)) + b"".join(map(_member, value.members))
     return encode_position(value)
+
+
+def _offset(value: OffsetValue) -> bytes:
+    offset, epoch, metadata, commit_ms, topic_id = value
+    head = _I64.pack(offset) + _I32.pack(epoch)
+    if topic_id is None:
+        return _I16.pack(VALUE_VERSION) + head + _string(metadata) + _I64.pack(commit_ms)
+    text = metadata.encode()
+    tagged = _uvarint(1) + _uvarint(0) + _uvarint(len(topic_id.bytes)) + topic_id.bytes
+    return (_I16.pack(TOPIC_ID_VERSION) + head + _uvarint(len(text) + 1) + text + _I64.pack(commit_ms) + tagged)
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def _member(m: MemberValue) -> bytes:
@@ -133,12 +155,22 @@ def _decode_value(key: Key, value: bytes) -> Value:
         return decode_position(value)
     r = _Reader(value)
     version = r.number(_I16)
+    if isinstance(key, OffsetKey) and version == TOPIC_ID_VERSION:
+        return _decode_offset(r)
     if version != VALUE_VERSION:
         raise NewerFormat(f"group record of version {version}, this is version {VALUE_VERSION}")
     if isinstance(key, OffsetKey):
         return OffsetValue(r.number(_I64), r.number(_I32), r.text(), r.number(_I64))
     head = (r.text(), r.number(_I32), r.text_or_none(), r.text_or_none(), r.number(_I64))
     return GroupValue(*head, tuple(_decode_member(r) for _ in range(r.number(_I32))))
+
+
+def _decode_offset(r: _Reader) -> OffsetValue:
+    offset, epoch = r.number(_I64), r.number(_I32)
+    metadata = r.take(r.uvarint() - 1).decode()
+    commit_ms = r.number(_I64)
+    tagged = {r.uvarint(): r.take(r.uvarint()) for _ in range(r.uvarint())}
+    return OffsetValue(offset, epoch, metadata, commit_ms, UUID(bytes=tagged[0]) if 0 in tagged else None)
 
 
 def _decode_member(r: _Reader) -> MemberValue:
@@ -162,6 +194,16 @@ class _Reader:
     def number(self, form: struct.Struct) -> int:
         value: int = form.unpack(self.take(form.size))[0]
         return value
+
+    def uvarint(self) -> int:
+        value = shift = 0
+        while shift < 32:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+        raise ValueError("a number that does not end")
 
     def text_or_none(self) -> str | None:
         size = self.number(_I16)

@@ -20,7 +20,8 @@ class Message(msgspec.Struct, frozen=True, tag_field="t"):
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """First frame of a link, both ways. A wrong cluster or an unknown format ends the connection with a clear error."""
+    """Who a process is on its links: the sides of a proof are made of it. As a frame: the dialler of a proved link has
+    a new incarnation."""
 
     format: int
     cluster_id: UUID
@@ -78,6 +79,8 @@ class Heartbeat(Message, frozen=True, tag="heartbeat"):
     loop_lag_s: float
     disk_free_bytes: int
     changed: tuple[ReplicaReport, ...] = ()
+    disk_is_full: bool = False         # its leaders are better off elsewhere
+    trouble: str = ""                  # what it would say last, should it never be heard again
 
 
 class HeartbeatOk(Message, frozen=True, tag="heartbeat_ok"):
@@ -224,6 +227,12 @@ class ElectUnclean(Message, frozen=True, tag="elect_unclean"):
     broker: BrokerId
 
 
+class RemoveBroker(Message, frozen=True, tag="remove_broker"):
+    """A broker that is gone for good and holds no replica is to be a member no more [L29]."""
+
+    broker: BrokerId
+
+
 class AdminResult(msgspec.Struct, frozen=True):
     """Of one topic of an admin request. `code`: "" or an error-tree code."""
 
@@ -314,5 +323,5 @@ AnyMessage = (
     Hello | RemoteError | Register | Registered | Heartbeat | HeartbeatOk | MetadataPoll | MetadataRecords | AlterIsr
     | AlterIsrDone | LeaveReplica | RaiseEpoch | CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs
     | ElectUnclean | AdminDone | AskProducerIds | ProducerIds | AskFloors | FloorsAnswer
-    | AdvanceLogStarts | LogStartsRecorded
+    | AdvanceLogStarts | LogStartsRecorded | RemoveBroker
 )

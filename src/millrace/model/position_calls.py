@@ -85,5 +85,5 @@ def decode_call(data: bytes) -> AnyPositionCall:
         raise NewerFormat(f"position call of version {data[0]}, this is version {VERSION}")
     try:
         return _decoder.decode(data[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"position call: {error}") from error

@@ -104,5 +104,5 @@ def decode_position(data: bytes) -> StoredPosition:
         raise NewerFormat(f"stored position of version {data[0]}, this is version {VERSION}")
     try:
         return _decoder.decode(data[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"stored position: {error}") from error

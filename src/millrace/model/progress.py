@@ -57,7 +57,8 @@ class SchemaVersion(Progress, frozen=True, tag="schema"):
 
 class Change(Progress, frozen=True, tag="change"):
     """A schema change or truncation, standing also as a marker in every partition of its table. `begins`: nobody has
-    truncated the table, but a generation begins here: what was told of it before counts no more, copies follow [S9]."""
+    truncated the table, but a generation begins here, or a copy that replaces it, or its name went to another table:
+    what was told of it before counts no more; where the table goes on copies follow [S9, S12]."""
 
     oid: Oid
     commit_lsn: Lsn
@@ -82,6 +83,7 @@ class CopyStarted(Progress, frozen=True, tag="copy"):
     kind: Literal["snapshot", "watermark"]
     feeds: tuple[str, ...] = ()    # changefeeds it is for; empty: all
     whole: bool = True             # of the whole table: what none of its chunks holds is deleted; else of single keys
+    why: str = ""                  # what broke, so that rows must be told again; "": nothing did
 
 
 class ChunksAbandoned(Progress, frozen=True, tag="abandoned"):
@@ -163,5 +165,5 @@ def decode_progress(data: bytes) -> ProgressRecord:
         raise NewerFormat(f"progress record of version {data[0]}, this is version {VERSION}")
     try:
         return _decoder.decode(data[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"progress record: {error}") from error

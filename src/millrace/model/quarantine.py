@@ -72,5 +72,5 @@ def _decode(data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
         raise NewerFormat(f"quarantined row of version {data[0]}, this is version {VERSION}")
     try:
         return decoder.decode(data[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"quarantined row: {error}") from error

@@ -64,6 +64,13 @@ class BrokerDraining(Record, frozen=True, tag="broker_draining"):
     incarnation: int
 
 
+class BrokerRemoved(Record, frozen=True, tag="broker_removed"):
+    """It was gone and held no replica: a member no more."""
+
+    broker: BrokerId
+    incarnation: int
+
+
 class TopicCreated(Record, frozen=True, tag="topic_created"):
     """`partitions`: how many follow in this decision; a topic that has fewer was cut off by a crash and is undone."""
 
@@ -143,6 +150,7 @@ ControllerRecord = (
     | BrokerFenced
     | BrokerUnfenced
     | BrokerDraining
+    | BrokerRemoved
     | TopicCreated
     | TopicDeleted
     | PartitionChanged

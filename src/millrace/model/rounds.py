@@ -150,5 +150,5 @@ def _decode(data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
         raise NewerFormat(f"round of version {data[0]}, this is version {VERSION}")
     try:
         return decoder.decode(data[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"round: {error}") from error

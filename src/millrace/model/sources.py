@@ -100,10 +100,12 @@ class TableGone(SourceRecord, frozen=True, tag="table_gone"):
 
 class TableLeaves(SourceRecord, frozen=True, tag="table_leaves"):
     """The partitions that hold a table's rows, as last looked after: one that comes or goes takes rows with it, and
-    the stream does not tell."""
+    the stream does not tell. `files`: of each of them; one that is truncated gets another, and the stream tells
+    nothing of that, either."""
 
     oid: Oid
     leaves: tuple[Oid, ...]
+    files: tuple[int, ...] = ()
 
 
 class TablePublished(SourceRecord, frozen=True, tag="table_published"):
@@ -112,6 +114,30 @@ class TablePublished(SourceRecord, frozen=True, tag="table_published"):
 
     oid: Oid
     terms: str
+
+
+class TableLabels(SourceRecord, frozen=True, tag="table_labels"):
+    """Values of the enums in a table's columns, as last looked after, by their oids: one that is renamed is another
+    in every row, and the stream does not tell."""
+
+    oid: Oid
+    labels: dict[int, str]
+
+
+class RowsMoved(SourceRecord, frozen=True, tag="rows_moved"):
+    """Rows whose key changed during a copy, which cannot complete them: they are owed a copy of their own, under these
+    keys. An empty one: a key that cannot be named. A copy of the whole table pays for all."""
+
+    oid: Oid
+    keys: tuple[tuple[str, ...], ...]
+
+
+class TableSeen(SourceRecord, frozen=True, tag="table_seen"):
+    """The snapshot with whose copy a table joined, as pg_current_snapshot() prints it: the stream leaves out what it
+    shows. Empty: every transaction of that time has ended and been read."""
+
+    oid: Oid
+    snapshot: str
 
 
 class ProgressBase(SourceRecord, frozen=True, tag="progress_base"):
@@ -141,10 +167,12 @@ class CopyPlanned(SourceRecord, frozen=True, tag="copy_planned"):
     # Block ranges [from, to) of a relation (leaf partitions each by their own oid), or key bounds as text.
     chunks: tuple[ChunkSpan, ...]
     feeds: tuple[str, ...] = ()
+    why: str = ""        # what broke; "": nothing did, somebody wants it, or the table has joined
 
 
 class ChunkSpan(msgspec.Struct, frozen=True, array_like=True):
-    """What one chunk covers: blocks of relation `relation`, or keys (low, high]; to_block -1 and high None are open."""
+    """What one chunk covers: blocks of relation `relation`, or keys (low, high], or single `keys`; to_block -1 and high
+    None are open."""
 
     relation: Oid
     from_block: int = 0
@@ -153,6 +181,8 @@ class ChunkSpan(msgspec.Struct, frozen=True, array_like=True):
     high_key: tuple[str, ...] | None = None
     by_key: bool = False
     file: int = 0        # the relation's file when it was planned; after a rewrite its blocks hold other rows
+    bytes: int = -1      # about, of the relation with its large values, when it was planned; -1: not known
+    keys: tuple[tuple[str, ...], ...] = ()
 
 
 class ChunkAttempted(SourceRecord, frozen=True, tag="chunk_attempted"):
@@ -182,11 +212,13 @@ class SourceTableState(SourceRecord, frozen=True, tag="table_state"):
     oid: Oid
     state: Literal["streaming", "needs_copy", "dropped", "refused"]
     reason: str
+    replaces: bool = False       # keys that stood there before may be gone: the copy begins with a truncation
 
 
 SourceRecords = (
-    NamesTaken | WriterTaken | TableAdded | TableGone | TableLeaves | TablePublished | ProgressBase | GenerationRaised
-    | CopyPlanned | ChunkAttempted | ChunkDone | SnapshotLost | SourceTableState
+    NamesTaken | WriterTaken | TableAdded | TableGone | TableLeaves | TableLabels | TablePublished | TableSeen
+    | ProgressBase | GenerationRaised | CopyPlanned | RowsMoved | ChunkAttempted | ChunkDone | SnapshotLost
+    | SourceTableState
 )
 
 _coordinator: msgspec.msgpack.Decoder[CoordinatorRecords] = msgspec.msgpack.Decoder(CoordinatorRecords)
@@ -212,5 +244,5 @@ def _decode(data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
         raise NewerFormat(f"source record of version {data[0]}, this is version {VERSION}")
     try:
         return decoder.decode(data[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"source record: {error}") from error

@@ -84,5 +84,5 @@ def decode_plan(data: bytes) -> TablePlan:
         raise NewerFormat(f"table plan of version {data[0]}, this is version {VERSION}")
     try:
         return _plans.decode(data[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"table plan: {error}") from error

@@ -17,6 +17,8 @@ _SCHEMAS = UUID("9a5b1f0e-3c77-5d7e-8a2c-6f2f4b1d9e10")
 Lsn = int
 Oid = int
 
+FIRST_MADE_OID = 16384       # of types and tables that are not PostgreSQL's own
+
 IDENTITY_DEFAULT, IDENTITY_FULL, IDENTITY_NOTHING = "d", "f", "n"     # "i": by an index
 
 
@@ -30,6 +32,28 @@ class Place(NamedTuple):
 NOWHERE = Place(-1, -1)
 
 
+class TypeFacts(msgspec.Struct, frozen=True, array_like=True):
+    """A type that PostgreSQL does not bring with it, as the catalogue describes it. `kind`: pg_type.typtype, or "a" for
+    an array. `inner`: the type a domain stands on, or of an array's elements."""
+
+    oid: Oid
+    kind: str
+    name: str = ""
+    labels: tuple[str, ...] = ()         # of an enum, in their order
+    typmod: int = -1                     # that a domain gives the type it stands on
+    inner: TypeFacts | None = None       # None: a type that PostgreSQL brings with it, `inner_oid`
+    inner_oid: Oid = 0
+
+
+class ColumnFacts(msgspec.Struct, frozen=True, array_like=True):
+    """What the stream does not say of a column: as the catalogue had it when the version was named, for descriptions of
+    rows. No change of a schema is seen by it, and no id depends on it."""
+
+    not_null: bool = False
+    default: str | None = None           # the expression, as PostgreSQL prints it
+    type: TypeFacts | None = None
+
+
 class Column(msgspec.Struct, frozen=True, array_like=True):
     """One column as the stream names it. `type_name` is for people; the type is (oid, typmod)."""
 
@@ -38,6 +62,8 @@ class Column(msgspec.Struct, frozen=True, array_like=True):
     typmod: int = -1
     is_key: bool = False
     type_name: str = ""
+    key_place: int = 0                   # in the key, from 1 on; 0 in all: the key is in the order of the columns
+    facts: ColumnFacts | None = None     # None: not known
 
 
 class TableSchema(msgspec.Struct, frozen=True, dict=True):
@@ -51,9 +77,11 @@ class TableSchema(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def id(self) -> UUID:
-        """Named by content; `type_name` is left out, since not every way of learning a schema tells it."""
+        """Named by content; `type_name` and `facts` are left out, since not every way of learning a schema tells
+        them."""
         content = [self.oid, self.schema, self.name, self.identity,
-                   [[c.name, c.type_oid, c.typmod, c.is_key] for c in self.columns]]
+                   [[c.name, c.type_oid, c.typmod, c.is_key, *([c.key_place] if c.key_place else [])]
+                    for c in self.columns]]
         return uuid5(_SCHEMAS, msgspec.json.encode(content).decode())
 
     @property
@@ -65,6 +93,11 @@ class TableSchema(msgspec.Struct, frozen=True, dict=True):
     def keys(self) -> tuple[int, ...]:
         """Indexes of the key columns; none for a table that is carried whole (identity FULL without a key)."""
         return tuple(i for i, column in enumerate(self.columns) if column.is_key)
+
+    @property
+    def key_order(self) -> tuple[int, ...]:
+        """Indexes of the key columns in the order that the key itself has."""
+        return tuple(sorted(self.keys, key=lambda i: (self.columns[i].key_place, i)))
 
 
 def lsn_text(lsn: Lsn) -> str:

@@ -29,12 +29,14 @@ class Targets(msgspec.Struct, frozen=True):
     """Where rows may go, as the log's metadata said after the epoch was taken [V11].
 
     `partitions`: of the topics that are written to. `quarantine`: one more of them [P9]. `former`: partitions of topics
-    that once were targets and still exist. `gone`: topics that once were targets and were deleted."""
+    that once were targets and still exist. `gone`: topics that once were targets and were deleted. `fresh`: names of
+    topics that rows would go to now and that have no stored end: they are not there, or are others of the same name."""
 
     partitions: tuple[TopicPartition, ...]
     quarantine: TopicPartition
     former: tuple[TopicPartition, ...] = ()
     gone: frozenset[UUID] = frozenset()
+    fresh: tuple[str, ...] = ()
 
     @property
     def writable(self) -> tuple[TopicPartition, ...]:

@@ -23,6 +23,7 @@ from ruamel.yaml.error import YAMLError
 from millrace import limits
 from millrace.core.lease import check_lease_times
 from millrace.errors import ConfigError
+from millrace.ops.secrets import Places
 
 ENV_PREFIX = "MILLRACE_"
 ENV_SEPARATOR = "__"
@@ -44,6 +45,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         "Directory of this machine's part of the cluster; other directories default to places inside it. "
         "Relative paths count from the directory of the configuration file."
     ))] = ".millrace"
+    secret_file: Annotated[str, Meta(description=(
+        "File of mode 0600 with the secret that all processes of the cluster share; every port asks for it. `millrace "
+        "up` makes it, other machines get a copy. Empty: `<cluster.dir>/secret`."
+    ))] = ""
     placement: Annotated[Literal["round-robin", "least-loaded", "rack-aware"], Meta(description=(
         "How replicas of a new topic are spread over brokers when the topic does not say. Replicas of a partition are "
         "always on different brokers."
@@ -108,7 +113,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         " in sync and nothing about the partition has changed for this long. 0: never."
     ))] = limits.LEADER_BALANCE_S
     disk_used_max: Annotated[float, Meta(gt=0, le=1, description=(
-        "Share of the disk above which produce is refused, retriably."
+        "Share of the disk above which leaders go to brokers with room, and produce is refused, retriably, where none "
+        "has."
     ))] = limits.DISK_USED_MAX
     disk_free_min_bytes: Annotated[int, Meta(ge=0, description=(
         "A broker does not start with less free disk than this."
@@ -174,6 +180,14 @@ class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         "Copy tables by tasks of Spark, on at most half of `spark.cores`, where a Spark is named and its workers reach "
         "the database. While it is not there, and with `false`: by processes on the capture's machine."
     ))] = True
+    secret_dirs: Annotated[tuple[str, ...], Meta(description=(
+        "Directories in which `${file:/path}` of a source's URL may lead; links are followed first. Elsewhere nothing "
+        "is read. Empty: `<cluster.dir>/secrets`. As an environment variable: separated by commas."
+    ))] = ()
+    secret_env: Annotated[tuple[str, ...], Meta(description=(
+        "Variables that `${env:NAME}` of a source's URL may name; a `*` at the end stands for any rest. As an "
+        "environment variable: separated by commas."
+    ))] = ("MILLRACE_SECRET_*",)
     floor_move_s: Annotated[float, Meta(gt=0, description=(
         "How often sources and changefeeds tell the log what they still need of it. More often: the log is cut sooner, "
         "and each time is a record to every broker."
@@ -213,6 +227,17 @@ class SparkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ))] = ()
 
 
+class HttpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    hosts: Annotated[tuple[str, ...], Meta(description=(
+        "Further names by which brokers and captures are asked over HTTP, each as `name` or `name:port`: of a proxy, "
+        "or in DNS. Their own addresses, advertised names and localhost are known. A request with another Host, or "
+        "from a page of another Origin, is refused. As an environment variable: separated by commas."
+    ))] = ()
+    open_metrics: Annotated[bool, Meta(description=(
+        "Whether `/metrics` answers without a token, to everyone who reaches the port."
+    ))] = False
+
+
 class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dir: Annotated[str, Meta(description=(
         "Directory of the processes' own logs. Empty: `<cluster.dir>/logs`. `-`: standard error, for containers."
@@ -232,11 +257,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     broker: BrokerConfig = BrokerConfig()
     capture: CaptureConfig = CaptureConfig()
     spark: SparkConfig = SparkConfig()
+    http: HttpConfig = HttpConfig()
     logging: LoggingConfig = LoggingConfig()
 
     @property
     def store_url(self) -> str:
         return self.store.url or "sqlite:" + os.path.join(os.path.abspath(self.cluster.dir), "store")
+
+    @property
+    def secret_file(self) -> str:
+        return self.cluster.secret_file or os.path.join(self.cluster.dir, "secret")
 
     @property
     def logs_dir(self) -> str:
@@ -257,6 +287,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def capture_host(self) -> str:
         return self.capture.advertised_host or self.capture.host
+
+    @property
+    def secret_places(self) -> Places:
+        dirs = self.capture.secret_dirs or (os.path.join(self.cluster.dir, "secrets"),)
+        return Places(dirs=tuple(map(os.path.abspath, dirs)), env=self.capture.secret_env)
 
     @property
     def capture_link_port(self) -> int:
@@ -284,8 +319,10 @@ def anchored(config: Config, base: str) -> Config:
         return path if path in ("", "-") else os.path.normpath(os.path.join(base, path))
 
     config = _with(config, "cluster", "dir", full(config.cluster.dir))
+    config = _with(config, "cluster", "secret_file", full(config.cluster.secret_file))
     config = _with(config, "broker", "data_dir", full(config.broker.data_dir))
     config = _with(config, "logging", "dir", full(config.logging.dir))
+    config = _with(config, "capture", "secret_dirs", tuple(map(full, config.capture.secret_dirs)))
     kind, _, path = config.store.url.partition(":")
     return _with(config, "store", "url", f"sqlite:{full(path)}") if kind == "sqlite" else config
 

@@ -22,11 +22,15 @@ class Measure(NamedTuple):
 
 
 PARTITION = ("topic", "partition")
+FINDING = ("kind", "name", "code", "severity")
 
 BROKER_METRICS: dict[str, Measure] = {
     # -- membership
     "millrace_broker_info": Measure(GAUGE, "Always 1; labels name the broker.", ("broker", "version", "flush")),
     "millrace_ready": Measure(GAUGE, "1 while the process should get clients."),
+    "millrace_link_refusals_total": Measure(
+        COUNTER, "Links, accepted and dialled ones, refused before or in their proof of the cluster's secret.",
+        ("reason",)),
     "millrace_lease_valid": Measure(GAUGE, "1 while this broker may accept writes as leader."),
     "millrace_lease_losses_total": Measure(COUNTER, "Leases that ended without a fresh answer."),
     "millrace_session_seconds": Measure(GAUGE, "Configured session time-out."),
@@ -39,6 +43,10 @@ BROKER_METRICS: dict[str, Measure] = {
     "millrace_event_loop_lag_seconds": Measure(GAUGE, "How late the loop's timers ran, worst of the last second."),
     "millrace_event_loop_lag_max_seconds": Measure(GAUGE, "Largest loop lag since the start."),
     # -- the cluster as this broker knows it
+    "millrace_health_finding": Measure(
+        GAUGE, "1 for each thing that is not well, as `status` shows it: on the coordinator sources, changefeeds, "
+        "tables, Spark and captures, on the controller brokers and partitions, on each broker its disk. At most 500.",
+        FINDING),
     "millrace_is_controller": Measure(GAUGE, "1 on the broker that holds the controller's office."),
     "millrace_controller_tenures_total": Measure(COUNTER, "Times this broker won the controller's office."),
     "millrace_controller_elections_total": Measure(COUNTER, "As controller: partitions given another leader."),
@@ -66,6 +74,9 @@ BROKER_METRICS: dict[str, Measure] = {
     "millrace_replication_lag_max_seconds": Measure(GAUGE, "Largest replication lag of all partitions led here."),
     "millrace_partition_leader_epoch": Measure(
         GAUGE, "Leader epoch of partitions led here, highest first, at most 200: each election raises it.", PARTITION),
+    "millrace_partition_leaders_lost_total": Measure(
+        COUNTER, "As controller: leaders that a partition lost, neither by a clean stop nor to balance; the most "
+        "first, at most 200.", PARTITION),
     "millrace_high_watermark_advances_total": Measure(COUNTER, "Moves of a high watermark on this broker."),
     "millrace_elections_total": Measure(COUNTER, "Times this broker became leader of a partition."),
     "millrace_leaderships_lost_total": Measure(COUNTER, "Times this broker stopped leading a partition."),
@@ -97,6 +108,10 @@ BROKER_METRICS: dict[str, Measure] = {
         HISTOGRAM, "Arrival of a produce request to its acknowledgement.", ("acks",)),
     "millrace_client_connections": Measure(GAUGE, "Open client connections."),
     "millrace_client_connections_cut_total": Measure(COUNTER, "Client connections closed: slow, silent or hostile."),
+    "millrace_client_proofs_refused_total": Measure(
+        COUNTER, "Connections to the Kafka port that tried to prove the cluster's secret and had another."),
+    "millrace_private_calls_refused_total": Measure(
+        COUNTER, "Private calls of connections that have not proved the cluster's secret."),
     "millrace_client_connections_refused_total": Measure(COUNTER, "Client connections above the limit."),
     "millrace_sync_rounds_total": Measure(COUNTER, "Disk syncs; each makes many appends durable."),
     "millrace_disk_full_refusals_total": Measure(COUNTER, "Writes refused because the disk is nearly full."),
@@ -123,7 +138,9 @@ CHANGEFEED = ("changefeed",)
 CAPTURE_METRICS: dict[str, Measure] = {
     "millrace_capture_info": Measure(GAUGE, "Always 1; labels name the capture.", ("capture", "version")),
     "millrace_ready": BROKER_METRICS["millrace_ready"],
+    "millrace_link_refusals_total": BROKER_METRICS["millrace_link_refusals_total"],
     "millrace_capture_lease_valid": Measure(GAUGE, "1 while the store has confirmed that this capture lives."),
+    "millrace_health_finding": BROKER_METRICS["millrace_health_finding"],
     "millrace_is_coordinator": Measure(GAUGE, "1 on the capture that holds the coordinator's office."),
     "millrace_coordinator_tenures_total": Measure(COUNTER, "Times this capture won the coordinator's office."),
     # -- on the coordinator: every source
@@ -160,13 +177,21 @@ CAPTURE_METRICS: dict[str, Measure] = {
     "millrace_source_copies": Measure(GAUGE, "Copies of tables by state.", ("source", "state")),
     "millrace_source_copy_ratio": Measure(GAUGE, "Share that is done of a copy under way.", ("source", "copy")),
     # -- changefeeds: on the coordinator, where a maintainer is, where dispatchers are
-    "millrace_changefeeds": Measure(GAUGE, "On the coordinator: changefeeds by recorded state.", ("state",)),
+    "millrace_changefeeds": Measure(
+        GAUGE, "On the coordinator: changefeeds by state, as `changefeed list` shows it.", ("state",)),
     "millrace_changefeed_quarantined_rows": Measure(
         GAUGE, "On the coordinator: rows that stand in the quarantine; no sample where that is not known.", CHANGEFEED),
     "millrace_changefeed_checkpoint_lsn": Measure(
         GAUGE, "All changes up to this position are in the sink, as one number.", CHANGEFEED),
     "millrace_changefeed_lag_bytes": Measure(
-        GAUGE, "WAL between the checkpoint and what the source has resolved.", CHANGEFEED),
+        GAUGE, "On the coordinator: WAL between the checkpoint and what the source has resolved; no sample where that "
+        "is not known.", CHANGEFEED),
+    "millrace_changefeed_lag_seconds": Measure(
+        GAUGE, "On the coordinator: age of the oldest change that is not in the sink; no sample where that is not "
+        "known.", CHANGEFEED),
+    "millrace_changefeed_lag_known": Measure(
+        GAUGE, "On the coordinator: 1 while the lag is known, 0 while its source or its maintainer says nothing.",
+        CHANGEFEED),
     "millrace_changefeed_checkpoint_age_seconds": Measure(
         GAUGE, "Since the checkpoint last moved, or the maintainer began.", CHANGEFEED),
     "millrace_changefeed_errors_total": Measure(
@@ -186,6 +211,8 @@ CAPTURE_METRICS: dict[str, Measure] = {
     "millrace_changefeed_breaker_probes_total": Measure(
         COUNTER, "Probes whether the sink takes writes again.", CHANGEFEED),
     "millrace_spark_jobs_total": Measure(COUNTER, "Jobs that Spark was given by this capture."),
+    "millrace_spark_up": Measure(
+        GAUGE, "1 while Spark answers this capture; no sample where it has nothing for Spark to do."),
     "millrace_spark_absent_seconds": Measure(
         GAUGE, "How long Spark starts no job, or answers nothing while one is under way; 0: it is there."),
 }

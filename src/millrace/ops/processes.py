@@ -23,6 +23,12 @@ def start_time(pid: int) -> int | None:
     return None if stat is None or stat.state in "ZX" else stat.start_time
 
 
+def cpu_s(pid: int) -> float | None:
+    """CPU time that the process has used; None when there is no such process."""
+    stat = process_stat(pid)
+    return None if stat is None else stat.cpu_ticks / os.sysconf("SC_CLK_TCK")
+
+
 def is_running(pid: int, started: int | None) -> bool:
     now = start_time(pid)
     return now is not None and now == started

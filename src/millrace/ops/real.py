@@ -21,7 +21,8 @@ from millrace.ops.ports import Ports
 IOV_MAX = 1024  # Linux refuses more buffers in one call; pwritev may write less than asked
 FILE_MODE = 0o640
 STAT_BYTES_MAX = 4096  # a line of some 300 bytes, given whole by one read
-_STATE, _THREADS, _START_TIME = 0, 17, 19  # fields 3, 20 and 22 of /proc/<pid>/stat, counted after the name
+_STATE, _USER_TIME, _SYSTEM_TIME, _THREADS, _START_TIME = 0, 11, 12, 17, 19  # fields 3, 14, 15, 20 and 22 of
+                                                                            # /proc/<pid>/stat, counted after the name
 
 
 class BootClock:
@@ -51,12 +52,14 @@ class ProcessStat(NamedTuple):
     state: str
     thread_count: int
     start_time: int
+    cpu_ticks: int
 
 
 def parse_stat(text: str) -> ProcessStat:
     """The name may hold spaces and brackets, so fields are counted from the last bracket."""
     fields = text[text.rindex(")") + 2 :].split()
-    return ProcessStat(fields[_STATE], int(fields[_THREADS]), int(fields[_START_TIME]))
+    return ProcessStat(fields[_STATE], int(fields[_THREADS]), int(fields[_START_TIME]),
+                       int(fields[_USER_TIME]) + int(fields[_SYSTEM_TIME]))
 
 
 def process_stat(pid: int) -> ProcessStat | None:

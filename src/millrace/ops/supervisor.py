@@ -23,14 +23,18 @@ from typing import Any
 
 import msgspec
 
+from millrace import limits
 from millrace.core.backoff import wait_after
+from millrace.core.startup import Starting, StartProgress, waits_for
 from millrace.ops import processes
 from millrace.ops.logging import get_logger
 
 BACKOFF_MIN_S = 0.1
 BACKOFF_MAX_S = 10.0
 STEADY_S = 30.0        # a child that ran this long has earned a fresh back-off
-READY_POLL_S = 0.05
+READY_POLL_MIN_S = 0.05
+READY_POLL_MAX_S = 0.5
+READY_POLL_SHARE = 0.05   # of the time waited so far: many polls would be load of their own on a machine that is slow
 STDERR_BYTES_MAX = 1 << 20
 
 WAITING, STARTING, RUNNING, STOPPED = "waiting", "starting", "running", "stopped"
@@ -94,6 +98,11 @@ class Child:
         return {**self.spec.about, "name": self.spec.name, "pid": pid, "start_time": self.started, "state": self.state,
                 "restarts": self.restarts, "last_exit": self.last_exit}
 
+    def starting(self) -> Starting:
+        """As a start that waits for it sees it."""
+        used_s = processes.cpu_s(self.process.pid) if self.process is not None else None
+        return Starting(self.spec.name, "" if self.state == RUNNING else self.why, used_s)
+
     def _enter(self, state: str) -> None:
         self.state = state
         self._changed()
@@ -123,9 +132,11 @@ class Child:
         return self.last_exit
 
     async def _become_ready(self) -> None:
+        now = asyncio.get_running_loop().time
+        born = now()
         while why := await self.spec.not_ready():
             self.why = why
-            await asyncio.sleep(READY_POLL_S)
+            await asyncio.sleep(min(max(READY_POLL_MIN_S, READY_POLL_SHARE * (now() - born)), READY_POLL_MAX_S))
         self._log.info("ready")
         self._enter(RUNNING)
 
@@ -193,19 +204,26 @@ class Supervisor:
         except OSError as error:
             get_logger("supervisor").error("state file not written", path=self._state_path, error=str(error))
 
-    async def start(self, ready_s: float) -> None:
-        """Starts those needed and waits until they are ready, then the others. One that ends before fails the start."""
+    async def start(self, still_s: float = limits.START_STILL_S, *,
+                    say: Callable[[str], None] = lambda text: None) -> None:
+        """Starts those needed and waits until they are ready, then the others. One that ends before fails the start;
+        so does a start that stands still for `still_s`, however long it took before. `say`: what it waits for."""
         needed = [child for child in self.children if child.spec.needed]
         self._tasks = [asyncio.create_task(child.keep_alive()) for child in needed]
-        deadline = asyncio.get_running_loop().time() + ready_s
+        now = asyncio.get_running_loop().time
+        progress = StartProgress(now(), still_s=still_s, cpu_s=limits.START_CPU_S)
+        say_at = now() + limits.START_SAY_S
         while not all(child.state == RUNNING for child in needed):
             for child in needed:
                 if child.last_exit is not None:
                     raise FailedToStart(child.spec.name, child.last_exit, child.last_words())
-            if asyncio.get_running_loop().time() > deadline:
-                late = "; ".join(f"{child.spec.name} ({child.why})" for child in needed if child.state != RUNNING)
-                raise TimeoutError(f"not ready after {ready_s:g} s: {late}")
-            await asyncio.sleep(READY_POLL_S)
+            looks = [child.starting() for child in needed]
+            if progress.stands_still(now(), looks):
+                raise TimeoutError(f"not ready, and nothing has moved for {still_s:g} s: {waits_for(looks)}")
+            if now() >= say_at:
+                say_at = now() + limits.START_SAY_S
+                say(f"waits for {waits_for(looks)}")
+            await asyncio.sleep(READY_POLL_MIN_S)
         self._tasks += [asyncio.create_task(child.keep_alive()) for child in self.children if not child.spec.needed]
 
     async def stop(self) -> None:
@@ -231,10 +249,11 @@ async def _ended(process: subprocess.Popen[bytes]) -> None:
 
 
 def write_atomically(path: str, data: bytes) -> None:
-    """Readers see the old content or the new, never a part; a failed write leaves nothing behind."""
+    """Readers see the old content or the new, never a part; a failed write leaves nothing behind. Nobody but this user
+    may read it."""
     temporary = f"{path}.tmp"
     try:
-        with open(temporary, "wb") as file:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

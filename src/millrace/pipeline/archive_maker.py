@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -64,14 +65,14 @@ def _alone() -> Iterator[bool]:
 
 
 def _train(part: str, work: str) -> None:
-    port = server.free_port()
-    plan = server.ServerPlan(dir=work, port=port, master=settings.local_master(2), archive_to=part,
+    port, token = server.free_port(), secrets.token_hex(32)
+    plan = server.ServerPlan(dir=work, port=port, master=settings.local_master(2), token=token, archive_to=part,
                              log_path=os.path.join(work, "spark.log"))
     os.makedirs(work)
     process = server.start(plan, stderr_path=os.path.join(work, "stderr"))
     try:
         _until_it_answers(process, port)
-        session = Session(Place(remote=f"sc://127.0.0.1:{port}"))
+        session = Session(Place(remote=server.own_session(port, token)))
         for _ in range(3):
             session.spark().range(2, numPartitions=2).mapInArrow(_same, "id long").toArrow()
         session.close()

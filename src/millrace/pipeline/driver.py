@@ -48,7 +48,8 @@ def _conf(config: Config, directory: str) -> dict[str, str]:
         "spark.driver.extraJavaOptions": " ".join([
             f"-Dlog4j2.configurationFile=file:{log4j}", f"-Djava.io.tmpdir={os.path.join(directory, 'tmp')}",
             "-XX:-UsePerfData", *(["-XX:TieredStopAtLevel=1"] if spark.compiler == "quick" else [])]),
-        **({"spark.driver.host": "127.0.0.1"} if spark.master.startswith("local") else {}),
+        **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.authenticate": "true"}
+           if spark.master.startswith("local") else {}),
         **settings.own(spark.conf),
     }
 

@@ -58,8 +58,10 @@ class Place:
 
     @property
     def greets(self) -> bool:
-        """A greeting can be read without a session: there is no TLS around it."""
-        return bool(self.remote) and "use_ssl=true" not in self.remote and "token=" not in self.remote
+        """A greeting can be read without a session: there is no TLS around it. pyspark wraps a token in it, too, except
+        on the way to localhost."""
+        is_local = bool(self.remote) and _address(self.remote)[0] == server.CLIENT_HOST
+        return bool(self.remote) and "use_ssl=true" not in self.remote and ("token=" not in self.remote or is_local)
 
 
 class Session:
@@ -228,6 +230,8 @@ def _close_remote(spark: Any) -> None:
 def _open_driver(place: Place) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    if place.master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", server.HOST)  # where it listens, its web pages included
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)   # a driver goes by this alone, whatever its settings say
     builder = SparkSession.builder.master(place.master).appName("millrace")
     for key, value in place.conf.items():

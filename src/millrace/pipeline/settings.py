@@ -49,6 +49,7 @@ def common(*, ui_port: int, pools_path: str, local_dir: str, warehouse_dir: str)
         "spark.ui.enabled": "true" if ui_port else "false",
         **({"spark.ui.port": str(ui_port)} if ui_port else {}),
         "spark.ui.showConsoleProgress": "false",
+        "spark.ui.killEnabled": "false",                  # its pages know no users
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": f"file://{pools_path}",
         "spark.speculation": "false",

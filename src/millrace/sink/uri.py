@@ -18,10 +18,13 @@ import msgspec
 from millrace import limits
 from millrace.errors import InvalidRequest, InvalidSinkUri, InvalidTopicName
 from millrace.ops.secrets import mask
+from millrace.sink.kafka.debezium_modes import Modes
 from millrace.sink.kafka.routing import Routing, parse_routing
 from millrace.sink.kafka.topics import DEFAULT, TopicTemplate, parse_template
 from millrace.wire.batches_out import Codec
 
+DdlPlace = Literal["topic", "inline", "off"]
+DDL_TOPIC: Final = "{source}.schema-changes"
 FormatName = Literal["debezium-json", "canal-json", "json"]
 FORMATS: Final = ("debezium-json", "canal-json", "json")
 
@@ -35,8 +38,11 @@ class KafkaSink(msgspec.Struct, frozen=True, kw_only=True):
     tombstones: bool = False               # a message without value behind each delete, for compacted topics
     schema: bool = False                   # Kafka Connect's schema in each message
     watermarks: bool = False               # a message in every partition for each checkpoint [K4]
-    decimals: Literal["string", "number"] = "string"
-    ddl: bool = True                       # a message for each schema change, in its place
+    decimals: Literal["string", "number"] = "string"         # of json; debezium-json has `modes`
+    modes: Modes = Modes()                 # of debezium-json: Debezium's own options
+    ddl: DdlPlace = "topic"                # where a message for each schema change goes
+    ddl_topic: TopicTemplate = TopicTemplate(DDL_TOPIC)
+    skipped_operations: Literal["none", "t"] = "none"        # t: truncations
     compression: Codec = Codec.NONE
     partitions: int = 1                    # of topics that are created
     replication: int = 0                   # of topics that are created; 0: the cluster's default
@@ -102,11 +108,31 @@ def _checked(text: str, pairs: list[_Pair]) -> KafkaSink:
     form = found.get("format", "debezium-json")
     for key, forms in ONLY.items():
         if found.get(key) not in (None, False) and form not in forms:
-            pair = next(one for one in pairs if one.key == key)
-            _refuse(text, pair.at, pair.length, f"{key} goes with {' and '.join(forms)}, not with {form}")
-    # Debezium writes tombstones unless told not to.
-    found.setdefault("tombstones", form == "debezium-json")
-    return KafkaSink(**found)
+            _refuse_pair(text, pairs, key, f"{key} goes with {' and '.join(forms)}, not with {form}")
+    for key, other in SAME.items():
+        if key in found:
+            if other in found:
+                _refuse_pair(text, pairs, key, f"{key} and {other} say the same: give one of them")
+            found[other] = found.pop(key)
+    if "decimals" in found and "decimal.handling.mode" in found:
+        _refuse_pair(text, pairs, "decimals", "decimals and decimal.handling.mode say the same: give one of them")
+    return KafkaSink(**_with_defaults(found, form))
+
+
+def _with_defaults(found: dict[str, Any], form: str) -> dict[str, Any]:
+    """Of debezium-json those of Debezium: tombstones, and nothing but data in the topic of a table."""
+    is_debezium = form == "debezium-json"
+    found.setdefault("tombstones", is_debezium)
+    found.setdefault("ddl", "topic" if is_debezium else "inline")
+    modes = {field: found.pop(key) for key, field in MODES.items() if key in found}
+    if is_debezium and "decimals" in found:
+        modes["decimal"] = found["decimals"]
+    return {key.replace(".", "_"): value for key, value in found.items()} | {"modes": Modes(**modes)}
+
+
+def _refuse_pair(text: str, pairs: list[_Pair], key: str, why: str) -> NoReturn:
+    pair = next(one for one in pairs if one.key == key)
+    _refuse(text, pair.at, pair.length, why)
 
 
 def _one_of(choices: tuple[str, ...], value: str) -> str:
@@ -123,6 +149,17 @@ def _number(low: int, high: int, value: str) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 12 and low <= int(value) <= high):
         raise InvalidRequest(f"{value!r}: give a number from {low} to {high}")
     return int(value)
+
+
+def _ddl(value: str) -> str:
+    return {"true": "inline", "false": "off"}.get(value) or _one_of(("topic", "inline", "off"), value)
+
+
+def _ddl_topic(value: str) -> TopicTemplate:
+    for name in ("{schema}", "{table}"):
+        if name in value:
+            raise InvalidRequest(f"{value!r}: all schema changes of a source go to one topic, it has no {name}")
+    return parse_template(value)
 
 
 def _compression(value: str) -> Codec:
@@ -161,17 +198,40 @@ KEYS: dict[str, Key] = {
     "tombstones": _flag_of("true with debezium-json, else false",
                            "behind a delete a message without value, by which compacted topics forget the key"),
     "schema": _flag_of("false", "Kafka Connect's schema in each message"),
-    "ddl": _flag_of("true", "a message for each schema change, in its place among the rows"),
+    "ddl": Key(_ddl, "topic, inline, off", "topic with debezium-json, else inline",
+               "a message for each schema change: in a topic of their own, or in its place among the rows; true is "
+               "inline, false is off"),
+    "ddl.topic": Key(_ddl_topic, "name with {source}", DDL_TOPIC, "the topic of schema changes, with ddl=topic"),
+    "skipped.operations": _choice_of(("none", "t"), "none",
+                                     "Debezium's name; t: no message for a truncation, for consumers that fail on one: "
+                                     "they keep rows that are gone"),
     "watermarks": _flag_of("false", "a message in each partition when the checkpoint has moved on"),
     "decimals": _choice_of(("string", "number"), "string",
-                           "how numeric is written: as text, or as a number of any length"),
+                           "how numeric is written: as text, or as a number of any length; with debezium-json instead "
+                           "of decimal.handling.mode"),
+    "decimal.handling.mode": _choice_of(("precise", "double", "string"), "precise",
+                                        "as Debezium's: bytes with a scale, a float, or text"),
+    "time.precision.mode": _choice_of(("adaptive", "adaptive_time_microseconds", "connect"), "adaptive",
+                                      "as Debezium's: by the column's precision, or in milliseconds"),
+    "interval.handling.mode": _choice_of(("numeric", "string"), "numeric",
+                                         "as Debezium's: microseconds, or P1Y2M3DT4H5M6.5S"),
+    "binary.handling.mode": _choice_of(("bytes", "base64", "base64-url-safe", "hex"), "bytes", "as Debezium's"),
+    "hstore.handling.mode": _choice_of(("json", "map"), "json", "as Debezium's: a string of JSON, or an object"),
+    "tombstones.on.delete": _flag_of("true", "Debezium's name of tombstones"),
+    "schemas.enable": _flag_of("false", "Kafka Connect's name of schema"),
     "compression": _choice_of(("none", "lz4", "zstd"), "none", "of batches", _compression),
     "message_bytes": _number_of(1024, limits.BATCH_BYTES_CEILING, str(limits.SINK_MESSAGE_BYTES_MAX),
                                 "a row above it, or above its topic's own max.message.bytes, goes to the quarantine"),
 }
+MODES: Final = {
+    "decimal.handling.mode": "decimal", "time.precision.mode": "time", "interval.handling.mode": "interval",
+    "binary.handling.mode": "binary", "hstore.handling.mode": "hstore",
+}
 ONLY: dict[str, tuple[str, ...]] = {
     "tombstones": ("debezium-json", "json"), "schema": ("debezium-json",), "decimals": ("debezium-json", "json"),
+    **dict.fromkeys((*MODES, "tombstones.on.delete", "schemas.enable", "skipped.operations"), ("debezium-json",)),
 }
+SAME: Final = {"tombstones.on.delete": "tombstones", "schemas.enable": "schema"}
 
 
 def _refuse(text: str, at: int, length: int, why: str) -> NoReturn:

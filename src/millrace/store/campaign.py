@@ -45,6 +45,7 @@ class Campaign:
         self._office, self._serve = office, serve
         self.tenure = Tenure(tenure_s=times.tenure_s, renew_s=times.renew_s, drift=times.clock_drift_max)
         self._holder: Holder | None = None
+        self.trouble: MillraceError | None = None      # why the store could not give the office when last asked
         self._eager_until = 0.0
         self._poke = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -104,10 +105,13 @@ class Campaign:
                 return False
             sent_at = self._ports.clock.now()
             token = await self._store.acquire(self._office, self._me, self._times.tenure_s)
+            self.trouble = None
         except OfficeHeld:
+            self.trouble = None
             self._wait(self._times.tenure_s)
             return False
         except MillraceError as error:
+            self.trouble = error
             log.warning("cannot try for an office", office=self._office, error=str(error), code=error.code)
             self._wait(self._times.tenure_s)
             return False

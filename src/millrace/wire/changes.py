@@ -76,7 +76,7 @@ def encode_header(header: BatchHeader) -> bytes:
 def decode_header(data: bytes) -> BatchHeader:
     try:
         header = _decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"header of a change batch: {error}") from error
     if header.version > VERSION:
         raise NewerFormat(f"change batch of version {header.version}, this is version {VERSION}")

@@ -32,6 +32,10 @@ class FrameSplitter:
         self._big_view = self._view
         self._big_end = 0
 
+    def allow(self, frame_bytes_max: int) -> None:
+        """From the next frame on."""
+        self._max = frame_bytes_max
+
     @property
     def partial(self) -> bool:
         """Part of a frame is waiting for its rest."""

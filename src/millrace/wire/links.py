@@ -1,6 +1,7 @@
 """Frames of our own links: control messages and replication streams on one connection.
 
     frame   = u32 length | u8 format | u8 kind | u16 zero | u32 correlation | body
+    PROOF   = one message of wire.proof: the first three or four frames, before any other is looked at
     control = HELLO, REQUEST, REPLY, ERROR: body is msgpack of one message of model.messages
     streams = ATTACH, FETCH, DATA, DETACH: body is a run of fixed entries (DATA entries are followed by their bytes)
     FEEDS   = one message of model.feed_messages, as wire.feeds encodes it; unanswered, like a stream
@@ -25,6 +26,7 @@ from millrace.model.messages import AnyMessage, Message
 FORMAT = 1
 
 HELLO, REQUEST, REPLY, ERROR = 1, 2, 3, 4
+PROOF = 5
 ATTACH, FETCH, DATA, DETACH = 10, 11, 12, 13
 PING, PONG = 20, 21
 FEEDS = 30

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from millrace.wire.kafka.apis import OWN_CLIENT_ID, decode_response, encode_request
+from millrace.ops.cluster_secret import KAFKA, LINK, ClusterSecret
+from millrace.wire.kafka.apis import PROOF_PURPOSE, decode_response, encode_request
+from millrace.wire.proof import NONCE_BYTES, Dialler, Side
 from millrace_sim.checkers import Where
 
 KAFKA_PORT = 9092
-OWN_CALLS = ("Floors",)
+SECRET = ClusterSecret("what all processes of a simulated world know")
+LINK_KEY, LOG_KEY = SECRET.proof_key(LINK), SECRET.proof_key(KAFKA)
 NO_ID = UUID(int=0)
 Fields = dict[str, Any]
 
@@ -73,9 +76,15 @@ class Connection:
             return asked.answer
         self._correlation += 1
         self._asked.append(asked)
-        client_id = OWN_CLIENT_ID + "sim" if name in OWN_CALLS else "sim"
-        self._writer.write(encode_request(name, version, self._correlation, fields, client_id=client_id))
+        self._writer.write(encode_request(name, version, self._correlation, fields, client_id="sim"))
         return asked.answer
+
+    async def prove(self) -> None:
+        """Simulated clients fence writers and hold floors: these calls are for our own processes."""
+        proof = Dialler(LOG_KEY.reveal(), PROOF_PURPOSE, Side(), b"n" * NONCE_BYTES)
+        message = proof.opening()
+        while message:
+            message = proof.receive(bytes((await self.ask("Prove", 0, {"message": message}))["message"]))
 
     async def _receive(self) -> None:
         answered = 0
@@ -120,6 +129,7 @@ class Client:
         self.topic_ids: dict[str, UUID] = {}
         self._asked_ids: dict[str, UUID] = {}
         self._connections: dict[int, Connection] = {}
+        self._opening: dict[int, asyncio.Lock] = {}  # one connection at a time: requests leave in the order of calls
         self._next_broker = 0
 
     async def call(self, broker: int, name: str, version: int, fields: Fields) -> Fields:
@@ -133,16 +143,18 @@ class Client:
             raise CallFailed(f"{name} to {broker}: {type(exc).__name__}") from exc
 
     async def _connection(self, broker: int) -> Connection:
-        known = self._connections.get(broker)
-        if known is not None and not known.broken:
-            return known
-        opened = await Connection.open(self.brokers[broker], KAFKA_PORT)
-        raced = self._connections.get(broker)
-        if raced is not None and not raced.broken:
-            opened.close()
-            return raced
-        self._connections[broker] = opened
-        return opened
+        async with self._opening.setdefault(broker, asyncio.Lock()):
+            known = self._connections.get(broker)
+            if known is not None and not known.broken:
+                return known
+            opened = await Connection.open(self.brokers[broker], KAFKA_PORT)
+            try:
+                await opened.prove()
+            except BaseException:
+                opened.close()
+                raise
+            self._connections[broker] = opened
+            return opened
 
     def drop(self, broker: int) -> None:
         connection = self._connections.pop(broker, None)

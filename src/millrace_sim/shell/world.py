@@ -23,6 +23,7 @@ from millrace.log.controller.codec import decode_record
 from millrace.log.controller.config import ControllerConfig
 from millrace.log.controller.writer import OFFICE
 from millrace.log.kafka.server import KafkaServer
+from millrace.log.kafka.shell import KafkaOptions
 from millrace.model.records import ControllerRecord
 from millrace.ops.ports import Ports
 from millrace_sim.checkers import History, Replicas, Violation, Where
@@ -30,7 +31,7 @@ from millrace_sim.faults import Faults
 from millrace_sim.kit import Sim
 from millrace_sim.processes import Host, Process
 from millrace_sim.shell import final
-from millrace_sim.shell.client import DIALECTS, KAFKA_PORT, CallFailed, Client
+from millrace_sim.shell.client import DIALECTS, KAFKA_PORT, LINK_KEY, LOG_KEY, CallFailed, Client
 from millrace_sim.shell.holders import LOG_FILE_BYTES, Deleter, Holder, has_retention, retention_of
 from millrace_sim.shell.logs import captured
 from millrace_sim.shell.nemesis import Nemesis
@@ -117,7 +118,8 @@ class World:
 
         broker = Broker(
             self._config(host), ports, MemoryStore(self.store, ports, host=host.name),
-            listener=KafkaServer, fatal=fatal, controller=ControllerConfig(),
+            listener=lambda shell: KafkaServer(shell, KafkaOptions(key=LOG_KEY)), fatal=fatal,
+            controller=ControllerConfig(), link_key=LINK_KEY,
         )
         self.brokers[host.name] = broker
         try:

@@ -174,7 +174,7 @@ def test_P4_A1_what_cannot_be_is_refused_at_creation_with_the_place_shown(tmp_pa
             assert "geheim" not in said
         assert (await w.http[0].get(PATH)).json() == {"total": 0, "items": []}
         unknown = refused(await w.http[0].post(PATH, json={**BODY, "start": 1}), 400, "invalid_request")
-        assert unknown.endswith("on_error, paused"), "what only old clients send is not named"
+        assert unknown.endswith("on_error, on_schema_break, paused"), "what only old clients send is not named"
         for content, says in ((b"", "the body is empty"), (b"{", "the body is no JSON"), (b"[]", "the body: Expected")):
             assert says in refused(await w.http[0].post(PATH, content=content), 400, "invalid_request")
         elsewhere = refused(await w.http[0].get("/api/v2/topics"), 404, "not_found")

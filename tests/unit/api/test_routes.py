@@ -10,16 +10,20 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 
 from millrace.api.app import ROUTES, HttpServer, build
 from millrace.api.peers import get_json
+from millrace.errors import MillraceError
 from millrace.log.kafka.server import KafkaServer
 from millrace.model.floors import FloorAt, SetFloors
 from millrace.model.ids import TopicPartition
 from millrace.model.messages import AskFloors
 from millrace.model.records import Endpoint
 from millrace.ops.metrics import BROKER_METRICS
-from support_brokers import Brokers, batch, free_ports, until
+from support_brokers import Brokers, batch, until
+from support_http import client_of, door, ended
+from support_ports import free_ports
 
 Body = Callable[[httpx.AsyncClient, Brokers], Awaitable[None]]
 
@@ -28,8 +32,7 @@ Body = Callable[[httpx.AsyncClient, Brokers], Awaitable[None]]
 async def serving(brokers: Brokers) -> AsyncIterator[httpx.AsyncClient]:
     broker = brokers.running[0]
     assert isinstance(broker.listener, KafkaServer)
-    transport = httpx.ASGITransport(build(broker, broker.listener), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+    async with client_of(build(broker, broker.listener, door())) as client:
         yield client
 
 
@@ -204,22 +207,62 @@ def test_http_runs_in_the_loop_and_leaves_nothing_behind(tmp_path: Path) -> None
         broker = brokers.running[0]
         assert isinstance(broker.listener, KafkaServer)
         port = free_ports(1)[0]
-        server = HttpServer(build(broker, broker.listener))
+        server = HttpServer(build(broker, broker.listener, door(port)), ended=ended)
         before = asyncio.all_tasks()
         await server.start("127.0.0.1", port)
         endpoint = Endpoint("127.0.0.1", 1, 1, port)
-        answer = await get_json(endpoint, "/api/v2/topics")
+        answer = await get_json(broker, endpoint, "/api/v2/topics")
         assert answer == {"total": 0, "items": []}
-        assert await get_json(endpoint, "/nowhere") is None
+        assert await get_json(broker, endpoint, "/nowhere") is None
         with pytest.raises(OSError, match="in use"):
-            await HttpServer(build(broker, broker.listener)).start("127.0.0.1", port)
+            await HttpServer(build(broker, broker.listener, door(port)), ended=ended).start("127.0.0.1", port)
         await server.close()
-        assert await get_json(endpoint, "/api/v2/topics") is None
+        assert await get_json(broker, endpoint, "/api/v2/topics") is None
         assert {t for t in asyncio.all_tasks() - before if t.get_name() == "http"} == set()
 
     run(tmp_path, body)
 
 
+def test_a_server_that_ends_by_itself_ends_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[MillraceError] = []
+
+    async def on_tick(self: uvicorn.Server, counter: int) -> bool:
+        raise ValueError("a mistake")
+
+    async def body(client: httpx.AsyncClient, brokers: Brokers) -> None:
+        broker = brokers.running[0]
+        assert isinstance(broker.listener, KafkaServer)
+        port = free_ports(1)[0]
+        server = HttpServer(build(broker, broker.listener, door(port)), ended=failed.append)
+        monkeypatch.setattr(uvicorn.Server, "on_tick", on_tick)
+        await server.start("127.0.0.1", port)
+        await until(lambda: bool(failed), "the end to be noticed")
+        await server.close()
+
+    run(tmp_path, body)
+    assert [str(error) for error in failed] == ["http ended: ValueError: a mistake"]
+
+
 def test_every_route_is_once() -> None:
     named = [(route.path, tuple(sorted(route.methods or ()))) for route in ROUTES]
     assert len(named) == len(set(named))
+
+
+def test_L29_a_broker_that_is_gone_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    async def body(client: httpx.AsyncClient, brokers: Brokers) -> None:
+        problem(await client.delete("/api/v2/brokers/9"), 404, "unknown_broker")
+        problem(await client.delete("/api/v2/brokers/2"), 409, "broker_in_use")
+        topic = await brokers.create_topic("t", assignment={0: (0, 2)})
+        await brokers.kill(2)
+        await until(lambda: brokers.running[0].cluster.brokers[2].fenced, "the fence")
+        refused = problem(await client.delete("/api/v2/brokers/2"), 409, "broker_in_use")
+        assert "holds replicas of 1 partitions: t/0" in refused["error_msg"]
+        await client.delete("/api/v2/topics/t")
+        assert topic not in brokers.running[0].cluster.topics
+        assert (await client.delete("/api/v2/brokers/2")).status_code == 204
+        listed = (await client.get("/api/v2/brokers")).json()
+        assert [broker["id"] for broker in listed["items"]] == [0, 1]
+        await brokers.start(2)
+        await until(lambda: brokers.running[0].cluster.brokers[2].eligible, "it to be back as a new member")
+
+    run(tmp_path, body, count=3)

@@ -17,7 +17,9 @@ from millrace.ops.ports import Ports
 from millrace.ops.real import BootClock, RealFileSystem, RealRandom
 from millrace.pipeline.session import Place
 from millrace_sim.store import MemoryStore, MemoryStoreState
-from support_brokers import Machine, OneProcess, free_ports, until
+from support_brokers import Machine, OneProcess, until
+from support_ports import free_ports
+from support_secret import LINK_KEY, LOG_KEY
 
 SESSION_S = 1.0
 
@@ -38,10 +40,11 @@ class Cluster:
         settings = CaptureSettings(
             id=n, address="127.0.0.1:1", bootstrap=("127.0.0.1:1",), spool_dir=str(self.path / f"c{n}"),
             session_s=SESSION_S, tenure_s=0.4, clock_drift_max=0.01, copy_processes=1, copy_on_spark=True,
-            link=f"127.0.0.1:{answers_at or link_port}",
+            log_key=LOG_KEY, link=f"127.0.0.1:{answers_at or link_port}",
             changefeeds=ChangefeedSettings(
-                cluster_id=UUID(int=7), bootstrap=("127.0.0.1:1",), session_s=SESSION_S, link_host="127.0.0.1",
-                link_port=link_port, spark=lambda: Place(remote="sc://127.0.0.1:1"), spark_cores=1))
+                cluster_id=UUID(int=7), link_key=LINK_KEY, log_key=LOG_KEY, bootstrap=("127.0.0.1:1",),
+                session_s=SESSION_S, link_host="127.0.0.1", link_port=link_port, spark=lambda: Place(remote="sc://127.0.0.1:1"),
+                spark_cores=1))
         ports = self.ports()
         return Capture(settings, ports, self.store(ports), fatal=lambda error: self.ended.__setitem__(n, error))
 

@@ -8,6 +8,7 @@ import pytest
 
 from millrace.changefeed.changefeeds import database_name
 from millrace.errors import ConfigError
+from millrace.ops.secrets import ANYWHERE, NOWHERE
 
 
 @pytest.mark.parametrize(("url", "name"), [
@@ -18,13 +19,13 @@ from millrace.errors import ConfigError
 ])
 def test_K2_messages_name_the_database_as_the_server_does(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PGDATABASE", raising=False)
-    assert database_name(url) == name
+    assert database_name(url, NOWHERE) == name
 
 
 def test_A8_a_url_by_reference_is_resolved_and_a_bad_one_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("postgresql://u:pass word@h/shop\n")
     with pytest.raises(ConfigError) as refused:
-        database_name("postgresql://u:secret@[h/shop")
+        database_name("postgresql://u:secret@[h/shop", NOWHERE)
     assert "secret" not in str(refused.value)
     (tmp_path / "url").write_text("postgresql://u:pass@h/shop\n")
-    assert database_name(f"${{file:{tmp_path / 'url'}}}") == "shop"
+    assert database_name(f"${{file:{tmp_path / 'url'}}}", ANYWHERE) == "shop"

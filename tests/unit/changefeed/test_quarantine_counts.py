@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from millrace.api.changefeed_metrics import recorded_metrics
+from millrace.api.changefeed_metrics import quarantine_metrics
 from millrace.changefeed.quarantine import Quarantine
 from millrace.changefeed.quarantine_counts import QuarantineCounts
 from millrace.core.feeds.feeds import FeedEntry
@@ -32,7 +32,7 @@ async def put(client: LogClient, feed: str, count: int) -> None:
 
 def samples(counts: QuarantineCounts) -> dict[str, float]:
     entries = {feed: FeedEntry(ChangefeedSpec(id=feed, source="s", sink="kafka:"), 1) for feed in FEEDS}
-    return {sample.labels["changefeed"]: sample.value for metric in recorded_metrics(entries, counts)
+    return {sample.labels["changefeed"]: sample.value for metric in quarantine_metrics(entries, counts)
             for sample in metric.samples if metric.name == "millrace_changefeed_quarantined_rows"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -19,6 +20,8 @@ from millrace.cli.layout import Layout
 from millrace.cli.main import run
 from millrace.cli.output import show, table_of
 from millrace.cli.up import FIRST_START, last_start
+from millrace.ops.cluster_secret import HTTP
+from support_secret import SECRET, write_secret
 
 SUPERVISOR = {"pid": 1, "start_time": 0}
 
@@ -70,6 +73,7 @@ def test_help_is_there(arguments: list[str], capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(("url", "code", "says"), [
     ("postgresql://u@127.0.0.1:1/db", exits.UNREACHABLE, "refused"),
+    ("notaurl", exits.USAGE, "no PostgreSQL URL; write postgresql://user@host:port/database"),
     ("${env:MILLRACE_TEST_UNSET}", exits.USAGE, "${env:MILLRACE_TEST_UNSET}: the environment variable is not set"),
 ])
 def test_A2_doctor_tells_an_ill_database_from_one_it_could_not_ask(
@@ -112,7 +116,7 @@ def test_A2_a_group_is_shown_with_how_far_it_is_behind(
         return answers[path]
 
     monkeypatch.setattr(Api, "ask", ask)
-    monkeypatch.setattr(Api, "of", classmethod(lambda cls, where: cls([], where=where)))
+    monkeypatch.setattr(Api, "of", classmethod(lambda cls, where: cls([], where=where, token="t")))
     assert run(["group", "describe", "g", "--dir", str(tmp_path)]) == 0
     shown = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert shown == [["client", "host", "member"], ["c", "h", "m"], ["topic", "partition", "offset", "end", "lag"],
@@ -203,23 +207,23 @@ def server() -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(("status", "code"), [
-    (400, 2), (404, 3), (409, 4), (403, 5), (504, 7), (500, 1), (307, 1)])
+    (400, 2), (404, 3), (409, 4), (401, 5), (403, 5), (504, 7), (500, 1), (307, 1)])
 def test_A2_refusals_of_the_api_become_exit_codes(server: tuple[str, int], status: int, code: int) -> None:
     with pytest.raises(CommandFailed, match="why") as caught:
-        Api([server], where="here").ask("GET", f"/{status}")
+        Api([server], where="here", token="t").ask("GET", f"/{status}")
     assert caught.value.code == code
 
 
 def test_the_next_broker_is_asked_when_one_is_gone(server: tuple[str, int]) -> None:
     gone = ("127.0.0.1", 1)
-    assert Api([gone, server], where="here").ask("GET", "/200") == {"n": 1}
+    assert Api([gone, server], where="here", token="t").ask("GET", "/200") == {"n": 1}
     for addresses, why in (([gone], "no broker answers"), ([server, gone], "^why; try again later"),
                            ([], "here: stopped; start it with")):
         with pytest.raises(CommandFailed, match=why) as caught:
-            Api(addresses, where="here").ask("GET", "/503")
+            Api(addresses, where="here", token="t").ask("GET", "/503")
         assert caught.value.code == exits.UNREACHABLE
     with pytest.raises(OSError, match="refused"):
-        request(*gone, "GET", "/")
+        request(*gone, "GET", "/", token="t")
 
 
 def test_L27_the_floor_and_the_report_are_made_from_measurements() -> None:
@@ -259,3 +263,56 @@ def test_A2_a_second_up_starts_what_the_last_one_did_on_the_same_ports(tmp_path:
     (tmp_path / "run" / "state.json").write_text(json.dumps(state))
     assert last_start(layout) == {
         "brokers": 1, "captures": 1, "http_port": 18300, "kafka_port": 19092, "spark": False}
+
+
+def test_A10_a_command_finds_the_token_of_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_TOKEN", "from the environment")
+    assert Layout(str(tmp_path)).read_token() == "from the environment"
+    (tmp_path / "token").write_text("from the file\n")
+    assert Layout(str(tmp_path)).read_token() == "from the file"
+
+
+def test_A10_without_a_token_nothing_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run").mkdir()
+    children = [{"kind": "broker", "pid": 1, "http": "127.0.0.1:1"}]
+    (tmp_path / "run" / "state.json").write_text(json.dumps({"supervisor": SUPERVISOR, "children": children}))
+    assert run(["topic", "list", "--dir", str(tmp_path)]) == exits.DENIED
+    assert "MILLRACE_TOKEN" in capsys.readouterr().err
+
+
+def test_A10_the_token_is_printed_for_those_who_have_the_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "millrace.yaml"
+    config.write_text("cluster: {dir: ., secret_file: elsewhere}\n")
+    write_secret(tmp_path / "elsewhere")
+    for where in (["--dir", str(tmp_path)], ["--config", str(config)]):
+        assert run(["token", *where]) == 0
+        assert capsys.readouterr().out == f"{SECRET.token(HTTP)}\n"
+    assert run(["token", "--dir", str(tmp_path / "none")]) == exits.NOT_FOUND
+    (tmp_path / "elsewhere").chmod(0o644)
+    assert run(["token", "--dir", str(tmp_path)]) == exits.USAGE
+    assert "chmod 600" in capsys.readouterr().err
+
+
+def test_A10_what_up_makes_is_for_its_account_only(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        new, old, shared = (Layout(str(tmp_path / name)) for name in ("new", "old", "shared"))
+        for layout in (old, shared):                       # as an earlier version left them
+            for name in ("store", "broker-0", "work"):
+                (Path(layout.dir) / name).mkdir(parents=True)
+        Path(old.config).write_text("")
+        for layout in (new, old, shared):
+            layout.make()
+    finally:
+        os.umask(before)
+
+    def modes(layout: Layout) -> dict[str, int]:
+        return {path.name: path.stat().st_mode & 0o777 for path in (Path(layout.dir), *Path(layout.dir).iterdir())}
+
+    closed = dict.fromkeys(("run", "logs", "secrets"), 0o700)
+    assert modes(new) == {"new": 0o700, **closed}
+    assert modes(old) == {"old": 0o700, **closed, "store": 0o700, "broker-0": 0o700, "work": 0o755,
+                          "millrace.yaml": 0o600}
+    assert modes(shared) == {"shared": 0o755, **closed, "store": 0o700, "broker-0": 0o700, "work": 0o755}

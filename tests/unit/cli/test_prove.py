@@ -11,13 +11,13 @@ from millrace.cli.prove_messages import Happened, understand
 from millrace.cli.prove_plants import plants
 from millrace.log.client import Record
 from millrace.model.tables import Place
-from support_end_to_end import NAME, Run, a_run, harms
+from support_end_to_end import NAME, PARTITIONS, Run, a_run, harms
 
 
 def test_A5_a_run_that_went_well_has_no_findings() -> None:
     run = a_run()
     assert run.check() == []
-    assert counts(run.told) == {"r": 2, "c": 11, "u": 14, "d": 1, "tombstone": 1, "schema alter": 2, "watermark": 2}
+    assert counts(run.told) == {"r": 15, "c": 11, "u": 14, "d": 1, "tombstone": 1, "schema alter": 2, "watermark": 2}
     run.truncate()
     run.commit()
     run.row("c", 1, text="again")
@@ -109,6 +109,16 @@ def test_K4_a_row_behind_its_watermark_is_found() -> None:
     assert harms(run.check()) == {"late"}
 
 
+def test_K4_a_first_copy_is_complete_before_a_watermark_and_a_renamed_table_is_told_again_behind_it() -> None:
+    """A watermark speaks of changes; a copy under a name that is new to its table tells again what was told."""
+    for table, harm in ((NAME, {"late"}), (("turned_3", "inside"), set[str]())):
+        run = Run(table=table)
+        run.held(1, "there")
+        run.watermark(200)
+        run.copied(1, "there", 150)
+        assert harms(run.check()) == harm
+
+
 def test_K1_a_message_that_cannot_be_understood_is_found() -> None:
     run = a_run()
     for value in (b"{", b"[]", b"{}", b'{"op":"m","message":{"prefix":"x"}}'):
@@ -170,5 +180,28 @@ def test_S4_the_first_copy_of_a_table_stands_before_its_watermarks_and_later_one
 
 def test_K4_a_watermark_that_goes_back_is_found() -> None:
     run = a_run()
-    run.watermark(run.lsn - 20)
+    run.watermark(run.lsn - 40)
     assert harms(run.check()) == {"order"}
+
+
+def test_S12_a_truncation_that_one_partition_lacks_is_found() -> None:
+    run = Run()
+    for number in range(10):
+        run.row("c", number, note="n")
+    run.commit()
+    run.truncate()
+    assert run.check() == []
+    assert counts(run.told)["truncate t"] == PARTITIONS
+    where = (run.topic, PARTITIONS - 1)
+    rest = [seen for seen in run.told[where] if seen.kind != "truncate"]
+    assert harms(run.check({**run.told, where: rest})) == {"lost"}
+
+
+def test_S12_rows_that_stay_under_a_name_that_nobody_has_are_found() -> None:
+    run = a_run()
+    other = ("public", "gone")
+    moved = {("shop.public.gone", p): [
+        seen._replace(topic="shop.public.gone", table=other, place=Place(5, n)) for n, seen in enumerate(messages)
+        if seen.op == "r"] for (_, p), messages in run.told.items()}
+    found = [one for one in run.check({**run.told, **moved}) if one.harm == "rows"]
+    assert [one.where for one in found] == ["public.gone"]

@@ -51,4 +51,7 @@ def test_K2_tables_that_a_changefeed_does_not_take_are_not_told() -> None:
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {name: [] for name in taken}
     assert SHOWN.rows({**rows, ("public", "sales"): [], ("../../etc", "carts"): []}).keys() == taken
     schema = Happened(9, ("public", "small_01"), Place(5, 0), "alter", None, ("id", "v"), (23, 25))
-    assert SHOWN.history([schema]) == [schema]
+    assert SHOWN.history([schema]) == [], "it has no schema changes"
+    assert WHOLE.history([schema]) == [schema]
+    truncated = schema._replace(op="t")
+    assert SHOWN.history([truncated]) == [truncated], "truncations are data"

@@ -11,8 +11,7 @@ def two_tables() -> tuple[Run, Run]:
     """One of them was renamed: it goes on in another topic."""
     renamed = Run(table=("public", "season_0"), oid=8, lsn=5_000)
     renamed.row("c", 1, note="a")
-    renamed.table = ("public", "season_1")
-    renamed.alter("id", "note")
+    renamed.rename("season_1")
     renamed.row("u", 1, note="b")
     return a_run(), renamed
 
@@ -29,6 +28,13 @@ def test_A5_a_part_is_judged_as_the_whole_is() -> None:
         assert {happened.oid for happened in part[1]} == {run.oid}
         assert list(part[2]) == [run.table]
         assert check(*part) == []
+
+
+def test_A5_rows_that_stay_under_a_name_given_up_are_found() -> None:
+    _, renamed = two_tables()
+    told = {where: [seen for seen in messages if seen.kind != "truncate"] for where, messages in renamed.told.items()}
+    assert renamed.check() == []
+    assert [(one.harm, one.where) for one in renamed.check(told)] == [("rows", "public.season_0")]
 
 
 def test_A5_every_flaw_is_found_in_its_part() -> None:

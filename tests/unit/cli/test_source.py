@@ -53,6 +53,7 @@ def capture(tmp_path: Path, answers: Answers) -> Iterator[str]:
         thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         (tmp_path / "run").mkdir()
+        (tmp_path / "token").write_text("t")
         child = {"kind": "capture", "pid": 1, "http": f"127.0.0.1:{httpd.server_port}"}
         (tmp_path / "run" / "state.json").write_text(json.dumps({"supervisor": SUPERVISOR, "children": [child]}))
         try:

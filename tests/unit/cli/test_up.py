@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from millrace.cli.up import Plan, make_plan
-from support_cluster import up_ports
+from millrace.cli.exits import DENIED, CommandFailed
+from millrace.cli.layout import Layout
+from millrace.cli.up import Plan, Report, down, make_plan
+from millrace.ops import processes
+from support_ports import up_ports
 
 HTTP_OFFSET = 300
 
@@ -49,3 +54,31 @@ def test_P8_without_java_spark_is_left_out_unless_it_was_asked_for(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
     assert not plan(tmp_path, spark=None).spark_port
     assert plan(tmp_path, spark=True).spark_port
+
+
+def test_A2_a_cluster_of_another_account_is_not_stopped_and_says_whose_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout(str(tmp_path / "c"))
+    Path(layout.state).parent.mkdir(parents=True)
+    me = {"pid": os.getpid(), "start_time": processes.start_time(os.getpid())}
+    Path(layout.state).write_text(json.dumps({"supervisor": me, "children": []}))
+
+    def refused(pid: int, signal: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "kill", refused)
+    with pytest.raises(CommandFailed, match="belong to another account") as failed:
+        down(dir=layout.dir)
+    assert failed.value.code == DENIED
+
+
+def test_A2_a_start_says_what_it_waits_for_before_its_last_message(capsys: pytest.CaptureFixture[str]) -> None:
+    reader, writer = os.pipe()
+    report = Report(writer)
+    report.say("waits for broker-0 (no lease)")
+    report.send(ready=True)
+    with os.fdopen(reader, "rb") as pipe:
+        assert [json.loads(line) for line in pipe] == [{"says": "waits for broker-0 (no lease)"}, {"ready": True}]
+    Report(None).say("waits for broker-1 (refused)")
+    assert capsys.readouterr().err == "millrace: waits for broker-1 (refused)\n"

@@ -94,6 +94,22 @@ def test_L15_an_older_decision_changes_nothing() -> None:
     assert bench.r.is_leader
 
 
+def test_L15_the_same_decision_again_takes_no_proposal_back() -> None:
+    """Who was proposed counts for the high watermark until the controller has answered [L7]."""
+    without = replace(LED, isr=frozenset({1, 2}))
+    bench = leader(isr=frozenset({1, 2}))
+    bench.write(1)
+    bench.fetch(2, 1)
+    assert bench.r.hw == 1
+    bench.fetch(3, 1)
+    assert list(bench.r.assigned(0.0, without)) == []
+    bench.write(1)
+    bench.fetch(2, 2)
+    assert bench.r.hw == 1, "3 may be in the ISR by now"
+    bench.fetch(3, 2)
+    assert bench.r.hw == 2
+
+
 def test_L15_losing_the_office_is_said_before_the_new_role() -> None:
     bench = leader()
     effects = bench.r.assigned(1.0, replace(FOLLOWED, leader_epoch=5, partition_epoch=8))
@@ -457,3 +473,29 @@ def test_a_follower_removes_the_front_of_its_log_with_the_leader_but_not_above_i
 
 def test_L6_a_stored_high_watermark_above_the_log_is_lowered_at_the_start() -> None:
     assert Bench([0, 0], hw=9).r.hw == 2
+
+
+# -- where an epoch ends, for consumers --------------------------------------------------------------------------------
+
+
+def test_L9_a_new_leader_whose_high_watermark_is_old_does_not_end_an_epoch_there() -> None:
+    """All brokers restarted: the checkpointed high watermark is behind what consumers have read."""
+    bench = Bench([1, 1, 2, 2, 2], hw=1)
+    bench.r.assigned(0.0, LED)
+    assert bench.r.latest_offset() is None
+    assert bench.r.end_of_epoch(2) == (2, 5)
+    assert bench.r.end_of_epoch(1) == (1, 2)
+    assert bench.r.end_of_epoch(4) == (2, 5)
+
+
+def test_L9_the_end_of_the_current_epoch_is_the_logs_end() -> None:
+    bench = leader()
+    bench.write(3, durable=False)
+    assert (bench.r.hw, bench.r.end_of_epoch(4)) == (0, (4, 3))
+
+
+def test_L9_where_every_batch_is_gone_earlier_epochs_end_where_this_one_begins() -> None:
+    bench = Bench(log_start=7, hw=7)
+    bench.r.assigned(0.0, LED)
+    assert bench.r.end_of_epoch(2) == (2, 7)
+    assert bench.r.end_of_epoch(4) == (4, 7)

@@ -9,13 +9,16 @@ from structlog.testing import capture_logs
 
 from millrace.errors import StoreUnreachable, Unreachable
 from millrace.link.pool import LinkPool
+from millrace.link.proving import Proving
 from millrace.log.controller_client import ControllerClient
 from millrace.log.stats import BrokerStats
 from millrace.model.ids import BrokerId
 from millrace.model.messages import AskProducerIds, Hello, Message, ProducerIds
+from millrace.ops.ports import Ports
 from millrace.ops.real import real_ports
 from millrace.store.contract import Holder
 from millrace_sim.store import MemoryStore, MemoryStoreState
+from support_secret import LINK_KEY
 
 
 class Failing(MemoryStore):
@@ -45,6 +48,10 @@ class Deposed:
         raise AssertionError("no link is lost here")
 
 
+def pool(ports: Ports) -> LinkPool:
+    return LinkPool(hello, ports, Proving(LINK_KEY, "broker", ports.random))
+
+
 def hello() -> Hello:
     raise AssertionError("no link is dialled here")
 
@@ -53,7 +60,7 @@ def test_L18_a_store_that_fails_is_logged_once_per_error() -> None:
     async def main() -> None:
         ports = real_ports()
         store = Failing(MemoryStoreState(latency_min_s=0.0, latency_max_s=0.0), ports)
-        client = ControllerClient(1, ports, store, LinkPool(hello, ports), None, BrokerStats())
+        client = ControllerClient(1, ports, store, pool(ports), None, BrokerStats())
         with capture_logs() as logs:
             store.errors = ("refused", "refused", "timed out")
             with pytest.raises(Unreachable):
@@ -75,7 +82,7 @@ def test_L18_an_answer_of_a_former_controller_is_asked_for_again_and_is_no_refus
     async def main() -> None:
         ports, local = real_ports(), Deposed()
         store = MemoryStore(MemoryStoreState(latency_min_s=0.0, latency_max_s=0.0), ports)
-        local.client = client = ControllerClient(1, ports, store, LinkPool(hello, ports), local, BrokerStats())
+        local.client = client = ControllerClient(1, ports, store, pool(ports), local, BrokerStats())
         client.id, client.token = 1, 3
         with pytest.raises(Unreachable) as told:
             await client.ask(AskProducerIds(1, 1), 5.0)

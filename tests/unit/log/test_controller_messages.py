@@ -242,7 +242,7 @@ def test_L26_counters_follow_what_happened() -> None:
         await w.until(lambda: w.state().brokers[victim].fenced)
         await w.until(lambda: not w.state().partitions_in_sync_on(victim))
         assert (stats.fences, stats.elections, stats.isr_shrinks) == (1, led, 6)
-        assert sum(stats.elections_of.values()) == led
+        assert sum(stats.leaders_lost.values()) == led
         assert stats.heartbeats > 0
         assert stats.unfences == stats.registrations == 3
 

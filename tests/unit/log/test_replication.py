@@ -180,7 +180,7 @@ def test_L14_a_deposed_leader_truncates_what_was_never_committed(tmp_path: Path)
 
 def test_L16_a_leader_without_lease_refuses_writes_and_serves_reads(tmp_path: Path) -> None:
     async def main() -> None:
-        async with Brokers(tmp_path, 3, **QUICK) as brokers:
+        async with Brokers(tmp_path, 3, **{**QUICK, "tenure_s": 5.0}) as brokers:    # the controller stays
             topic = await brokers.create_topic("t", partitions=3, replication_factor=3)
             controller = brokers.running[0].controller_id
             leaders = [await brokers.leader_of(TopicPartition(topic, i)) for i in range(3)]

@@ -30,7 +30,7 @@ MEMBER = st.builds(MemberValue, NAME, st.none() | NAME, NAME, NAME, I32, I32, BY
 GROUP = st.builds(
     GroupValue, NAME, I32, st.none() | NAME, st.none() | NAME, I64, st.lists(MEMBER, max_size=3).map(tuple)
 )
-OFFSET = st.builds(OffsetValue, I64, I32, NAME, I64)
+OFFSET = st.builds(OffsetValue, I64, I32, NAME, I64, st.none() | st.uuids())
 RECORDS = (
     st.builds(GroupRecord, st.builds(OffsetKey, NAME, NAME, I32), st.none() | OFFSET)
     | st.builds(GroupRecord, st.builds(GroupKey, NAME), st.none() | GROUP)
@@ -51,6 +51,12 @@ def test_L21_an_offset_is_stored_in_the_bytes_of_kafka() -> None:
     assert encode_key(OffsetKey("g", "t", 3)) == bytes.fromhex("0001 0001 67 0001 74 00000003".replace(" ", ""))
     value = encode_value(OffsetValue(9, -1, "m", 5))
     assert value.hex() == "0003" + "0000000000000009" + "ffffffff" + "0001" + "6d" + "0000000000000005"
+
+
+def test_L20_an_offset_with_its_topics_id_is_stored_in_the_bytes_of_kafka() -> None:
+    value = encode_value(OffsetValue(9, -1, "m", 5, UUID(int=7)))
+    tagged = "01" + "00" + "10" + UUID(int=7).hex
+    assert value.hex() == "0004" + "0000000000000009" + "ffffffff" + "026d" + "0000000000000005" + tagged
 
 
 def test_L21_members_are_stored_in_the_bytes_of_kafka() -> None:

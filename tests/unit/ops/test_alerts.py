@@ -7,11 +7,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
+from millrace.cli.alerts import rules
+from millrace.core.health.findings import CODES
 from millrace.ops.metrics import LATENCY_BOUNDS_S, METRICS, Latency, histogram
 
 ROOT = Path(__file__).parents[3]
-ALERTS = ROOT / "deploy" / "alerts"
+ALERTS = ROOT / "src" / "millrace" / "alerts"
 
 
 def promtool(*arguments: str) -> None:
@@ -41,8 +44,38 @@ def test_L26_rules_use_metrics_that_exist(room: str) -> None:
     assert used <= set(METRICS)
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_A9_every_alert_has_a_runbook_line(room: str) -> None:
+    page = (ROOT / "docs" / "operating.md").read_text()
+    rows = {name: row for row in page[page.index("### Alerts"):].splitlines() if row.startswith("| Millrace")
+            for name in re.findall(r"Millrace\w+", row.split("|")[1])}
+    for group in YAML(typ="safe").load((ALERTS / f"{room}.rules.yaml").read_text())["groups"]:
+        for rule in group["rules"]:
+            assert rule["annotations"]["runbook"] == f"docs/operating.md#alerts, {rule['alert']}"
+            assert len(rows[rule["alert"]].split("|")[2]) > 20, rule["alert"]
+
+
+def test_A9_the_command_prints_every_rule_and_promtool_takes_it(tmp_path: Path) -> None:
+    (tmp_path / "all.yaml").write_text(rules())
+    promtool("check", "rules", str(tmp_path / "all.yaml"))
+    files = "".join((ALERTS / f"{room}.rules.yaml").read_text() for room in ROOMS)
+    assert set(re.findall(r"alert: (\w+)", rules())) == set(re.findall(r"alert: (\w+)", files))
+
+
+def test_A9_every_code_that_needs_somebody_is_in_a_rule_or_follows_from_one_that_is() -> None:
+    text = "".join((ALERTS / f"{room}.rules.yaml").read_text() for room in ROOMS)
+    by_other_metrics = {
+        "slot_filling", "slot_nearly_full", "slot_lost", "table_needs_copy", "rows_in_quarantine", "source_waiting",
+        "source_starting", "source_behind", "capture_missing", "no_coordinator", "no_controller", "partitions_offline",
+        "partitions_under_replicated", "disk_nearly_full", "cluster_down"}
+    follows = {"changefeed_without_source", "changefeed_without_spark"}
+    named = {code for said in re.findall(r'code=~?"([^"]+)"', text) for code in said.split("|")}
+    assert set(CODES) - named == by_other_metrics | follows
+    assert named <= set(CODES)
+
+
 def test_every_file_of_rules_is_tested() -> None:
-    assert {path.name.split(".")[0] for path in ALERTS.iterdir()} == set(ROOMS)
+    assert {path.name.split(".")[0] for path in ALERTS.iterdir() if path.suffix == ".yaml"} == set(ROOMS)
 
 
 def test_counters_are_named_as_counters() -> None:

@@ -42,6 +42,7 @@ def test_values_are_read() -> None:
     ("cluster: {id: mine}", "cluster.id", "UUID"),
     ("broker: {tenure_s: 4}", "broker.tenure_s", "lower it"),
     ("broker: {heartbeat_s: 2}", "broker.heartbeat_s", "lower it"),
+    ("broker: {heartbeat_s: 1.1}", "broker.heartbeat_s", "lower it"),
     ("broker: {http_port: 9092}", "broker.kafka_port", "its own port"),
     ("broker: {kafka_port: 65500}", "broker.link_port", "65535"),
     ("broker: {host: 0.0.0.0}", "broker.advertised_host", "give this machine's name"),

@@ -57,7 +57,7 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 
 
 def test_the_operating_page_says_what_to_do_for_every_alert() -> None:
-    rules = "".join(path.read_text() for path in (ROOT / "deploy" / "alerts").glob("*.rules.yaml"))
+    rules = "".join(path.read_text() for path in (ROOT / "src" / "millrace" / "alerts").glob("*.rules.yaml"))
     rows = re.findall(r"^\| (Millrace\w+(?:, Millrace\w+)*) \| \S", (ROOT / "docs" / "operating.md").read_text(), re.M)
     named = [alert for row in rows for alert in row.split(", ")]
     assert len(named) == len(set(named))
@@ -66,7 +66,8 @@ def test_the_operating_page_says_what_to_do_for_every_alert() -> None:
 
 def test_A1_the_http_calls_of_the_operating_page_are_what_the_api_takes() -> None:
     page = (ROOT / "docs" / "operating.md").read_text()
-    calls = re.findall(r"^curl -X POST http://\S+?:\d+(/\S+) \\\n +-d '(.*)'$", page, re.MULTILINE)
+    head = r"""^curl -X POST http://\S+?:\d+(/\S+) -H "\$TOKEN" -H "\$JSON" \\\n"""
+    calls = re.findall(head + r" +-d '(.*)'$", page, re.MULTILINE)
     wanted = {"/api/v2/topics": (ROUTES, TopicRequest), "/api/v2/sources": (CAPTURE_ROUTES, SourceRequest)}
     assert [path for path, _ in calls] == list(wanted)
     for path, body in calls:
@@ -86,3 +87,24 @@ def test_every_guarantee_names_tests_that_name_its_rules() -> None:
         for path in re.findall(r"`([^`]+)`", tests):
             names = re.search(rf"(?:test_|\[)(?:{'|'.join(named)})[_\]]", (ROOT / path).read_text())
             assert names, f"{path} names none of {rules}"
+
+
+def test_every_test_that_is_named_with_a_fault_is_there() -> None:
+    named = re.findall(r"`(tests/[^`]+)::(\w+)`", (ROOT / "docs" / "GUARANTEES.md").read_text())
+    assert len(named) > 20
+    missing = [f"{path}::{name}" for path, name in named if f"def {name}(" not in (ROOT / path).read_text()]
+    assert missing == []
+
+
+def test_every_rule_that_a_test_names_stands_on_the_rules_page() -> None:
+    rules = re.findall(r"^- ([A-Z])(\d+) ", (ROOT / "docs" / "rules.md").read_text(), re.M)
+    numbers: dict[str, list[int]] = {}
+    for letter, number in rules:
+        numbers.setdefault(letter, []).append(int(number))
+    holes = {letter: found for letter, found in numbers.items() if found != list(range(1, len(found) + 1))}
+    assert holes == {}
+    named = {rule for path in (ROOT / "tests").rglob("test_*.py")
+             for name in re.findall(r"^(?:async )?def test_((?:[A-Z]\d+_)+)", path.read_text(), re.M)
+             for rule in name.strip("_").split("_")}
+    known = {f"{letter}{number}" for letter, number in rules}
+    assert {rule for rule in named - known if rule[0] in numbers} == set()

@@ -20,7 +20,7 @@ class Node:
 
 
 async def until(what: object) -> None:
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(60.0):      # a full collection of a test worker's heap takes seconds on a busy machine
         while not what():  # type: ignore[operator]
             await asyncio.sleep(0.01)
 

@@ -8,7 +8,7 @@ import pytest
 
 from millrace.errors import ConfigError
 from millrace.ops import config, preflight
-from support_cluster import free_ports
+from support_ports import free_ports
 
 CLUSTER = "cluster: {id: 3f0d9d3e-58a5-4f66-8f3b-2b6f5c1f0f11}\n"
 

@@ -48,10 +48,10 @@ def test_L16_the_clock_runs_during_suspend_and_wall_time_is_unix_time() -> None:
 
 
 def test_L17_the_name_of_a_process_cannot_confuse_its_start_time() -> None:
-    rest = "S 1 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 9 0 4711 0 0"
+    rest = "S 1 1 1 0 -1 4194560 0 0 0 0 30 4 500 600 20 0 9 0 4711 0 0"
     for name in ("x", "a b", ") S 1 2 (", "x) Z 1"):
         stat = parse_stat(f"12 ({name}) {rest}\n")
-        assert (stat.state, stat.thread_count, stat.start_time) == ("S", 9, 4711)
+        assert (stat.state, stat.thread_count, stat.start_time, stat.cpu_ticks) == ("S", 9, 4711, 34)
 
 
 def test_L17_this_process_lives_and_knows_itself() -> None:

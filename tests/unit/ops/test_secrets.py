@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import structlog
 
-from millrace.errors import ConfigError
+from millrace.errors import ConfigError, ReferenceRefused
 from millrace.ops import logging as logs
-from millrace.ops.config import LoggingConfig
-from millrace.ops.secrets import MASK, Secret, has_clear_password, mask, redact
+from millrace.ops.config import LoggingConfig, load, parse
+from millrace.ops.secrets import ANYWHERE, MASK, NOWHERE, Places, Secret, has_clear_password, mask, redact
 
 
 def test_A8_no_printed_form_shows_the_value() -> None:
@@ -29,15 +31,16 @@ def test_references_are_followed(tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text("from file\n")
     assert Secret.resolve("plain") == Secret("plain")
-    assert Secret.resolve("${env:X}", {"X": "from env"}).reveal() == "from env"
-    assert Secret.resolve(f"${{file:{path}}}").reveal() == "from file"
+    assert Secret.resolve("${env:X}", {"X": "from env"}, places=ANYWHERE).reveal() == "from env"
+    assert Secret.resolve(f"${{file:{path}}}", places=ANYWHERE).reveal() == "from file"
     with pytest.raises(ConfigError, match="environment variable is not set"):
-        Secret.resolve("${env:X}", {})
+        Secret.resolve("${env:X}", {}, places=ANYWHERE)
     with pytest.raises(ConfigError, match="No such file"):
-        Secret.resolve("${file:/nonexistent}")
+        Secret.resolve("${file:/nonexistent}", places=ANYWHERE)
 
 
 def test_A8_redaction_masks_secrets_names_and_urls() -> None:
+    assert redact({"db_password": "p0", "the_secret": "p9"}) == {"db_password": MASK, "the_secret": MASK}
     shown = redact({"password": "p1", "list": [Secret("p2")], "url": "etcd://me:p3@host:2379/x", "n": 3, "secret": ""})
     assert shown == {"password": MASK, "list": [MASK], "url": f"etcd://me:{MASK}@host:2379/x", "n": 3, "secret": ""}
 
@@ -116,9 +119,98 @@ def test_A8_references_and_urls_without_password_are_left_alone(text: str) -> No
 def test_A8_references_inside_a_text_are_replaced_as_it_needs_them(tmp_path: Path) -> None:
     (tmp_path / "p").write_text("a/b@c'd\\ \n")
     environ = {"P": "a/b@c'd"}
-    assert Secret.expand("postgresql://u:${env:P}@h/db", environ).reveal() == "postgresql://u:a%2Fb%40c%27d@h/db"
-    assert Secret.expand("host=h password=${env:P}", environ).reveal() == "host=h password='a/b@c\\'d'"
-    assert Secret.expand(f"host=h password=${{file:{tmp_path}/p}}").reveal() == "host=h password='a/b@c\\'d\\\\ '"
-    assert Secret.expand("${env:U}", {"U": "postgresql://u:p@h/db"}).reveal() == "postgresql://u:p@h/db"
+
+    def expanded(text: str, environ: Mapping[str, str] = environ) -> str:
+        return Secret.expand(text, environ, places=ANYWHERE).reveal()
+
+    assert expanded("postgresql://u:${env:P}@h/db") == "postgresql://u:a%2Fb%40c%27d@h/db"
+    assert expanded("host=h password=${env:P}") == "host=h password='a/b@c\\'d'"
+    assert expanded(f"host=h password=${{file:{tmp_path}/p}}") == "host=h password='a/b@c\\'d\\\\ '"
+    assert expanded("${env:U}", {"U": "postgresql://u:p@h/db"}) == "postgresql://u:p@h/db"
     with pytest.raises(ConfigError, match="NONE"):
-        Secret.expand("postgresql://u:${env:NONE}@h/db", {})
+        Secret.expand("postgresql://u:${env:NONE}@h/db", {}, places=ANYWHERE)
+
+
+# -- places [A10] --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    """A directory with a secret, beside one whose name begins alike, and links of all kinds."""
+    inside, beside = tmp_path / "secrets", tmp_path / "secretsX"
+    for directory in (inside, inside / "deep", beside):
+        directory.mkdir()
+        (directory / "password").write_text("geheim\n")
+    (inside / "out").symlink_to(beside / "password")
+    (inside / "outdir").symlink_to(beside)
+    (inside / "in").symlink_to(inside / "deep")
+    (tmp_path / "way").symlink_to(inside)
+    return Places(dirs=(str(tmp_path / "way"),), env=("SHOP", "MILLRACE_SECRET_*"))
+
+
+@pytest.mark.parametrize("path", ["secrets/password", "secrets/deep/password", "secrets/in/password", "way/password",
+                                  "secrets/deep/../password", "secrets//password"])
+def test_A10_files_inside_the_named_directories_are_read(tmp_path: Path, places: Places, path: str) -> None:
+    reference = f"${{file:{tmp_path}/{path}}}"
+    places.check(f"postgresql://u:{reference}@h/d")
+    assert Secret.resolve(reference, places=places).reveal() == "geheim"
+
+
+@pytest.mark.parametrize("path", [
+    "{tmp}/secretsX/password", "{tmp}/secrets/../secretsX/password", "{tmp}/secrets/out",
+    "{tmp}/secrets/outdir/password", "{tmp}/secrets", "{tmp}/secretsX", "secrets/password", "./secrets/password",
+    "/etc/passwd", "/proc/self/environ",
+    "/nowhere", "{tmp}/secrets/\0", "~/secrets/password", " {tmp}/secrets/password"])
+def test_A10_files_elsewhere_are_refused_whether_or_not_they_are_there(
+    tmp_path: Path, places: Places, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reference = f"${{file:{path.format(tmp=tmp_path)}}}"
+    for refused in (lambda: places.check(f"host=h password={reference}"),
+                    lambda: Secret.resolve(reference, places=places),
+                    lambda: Secret.expand(f"postgresql://u:{reference}@h/d", places=places)):
+        with pytest.raises(ReferenceRefused, match=r"capture\.secret_dirs") as caught:
+            refused()
+        assert "geheim" not in str(caught.value)
+
+
+def test_A10_only_named_variables_are_read(places: Places) -> None:
+    environ = {"SHOP": "a", "MILLRACE_SECRET_X": "b", "SHOP2": "c", "AWS_SECRET_KEY": "d", "MILLRACE_SECRET": "e"}
+    assert Secret.expand("postgresql://${env:SHOP}:${env:MILLRACE_SECRET_X}@h/d", environ,
+                         places=places).reveal() == "postgresql://a:b@h/d"
+    for name in ("SHOP2", "AWS_SECRET_KEY", "MILLRACE_SECRET", "shop", "UNSET"):
+        with pytest.raises(ReferenceRefused, match=r"capture\.secret_env"):
+            places.check(f"postgresql://u:${{env:{name}}}@h/d")
+        with pytest.raises(ReferenceRefused):
+            Secret.resolve(f"${{env:{name}}}", environ, places=places)
+
+
+def test_A10_nobody_reads_anything_by_default(tmp_path: Path) -> None:
+    (tmp_path / "p").write_text("x")
+    for reference in (f"${{file:{tmp_path}/p}}", "${env:HOME}"):
+        with pytest.raises(ReferenceRefused):
+            Secret.resolve(reference)
+        with pytest.raises(ReferenceRefused):
+            NOWHERE.check(reference)
+
+
+def test_A10_what_is_no_secret_shows_nothing_of_itself(tmp_path: Path, places: Places) -> None:
+    inside = tmp_path / "secrets"
+    (inside / "binary").write_bytes(b"geheim\xff")
+    (inside / "large").write_text("geheim" * 20_000)
+    os.mkfifo(inside / "pipe")
+    for name, why in (("binary", "not UTF-8"), ("large", "above"), ("pipe", "no plain file"),
+                      ("deep", "Is a directory"), ("none", "No such file")):
+        with pytest.raises(ConfigError, match=why) as caught:
+            Secret.resolve(f"${{file:{inside}/{name}}}", places=places)
+        assert "geheim" not in str(caught.value)
+
+
+def test_A10_the_places_are_the_configurations(tmp_path: Path) -> None:
+    usual = parse("cluster: {dir: /var/lib/m}\n").secret_places
+    assert usual == Places(dirs=("/var/lib/m/secrets",), env=("MILLRACE_SECRET_*",))
+    (tmp_path / "millrace.yaml").write_text("capture: {secret_dirs: [keys, /run/secrets], secret_env: [SHOP]}\n")
+    named = load(str(tmp_path / "millrace.yaml"), {}).secret_places
+    assert named == Places(dirs=(str(tmp_path / "keys"), "/run/secrets"), env=("SHOP",))
+    other = load(str(tmp_path / "millrace.yaml"), {"MILLRACE_CAPTURE__SECRET_DIRS": "/a,/b"}).secret_places
+    assert other.dirs == ("/a", "/b")

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from millrace import limits
 from millrace.ops import processes
 from millrace.ops.supervisor import (
     BACKOFF_MAX_S,
@@ -53,7 +55,7 @@ def run(tmp_path: Path, code: str, body: Callable[[Supervisor], Awaitable[None]]
         supervisor = Supervisor([spec(tmp_path, code)], state_path=str(tmp_path / "state.json"), about={"x": 1},
                                 stop_s=stop_s)
         try:
-            await supervisor.start(ready_s=20)
+            await supervisor.start(still_s=20)
             await body(supervisor)
         finally:
             await supervisor.stop()
@@ -171,7 +173,7 @@ def test_P8_a_child_that_is_not_needed_keeps_nobody_from_starting(tmp_path: Path
     async def main() -> None:
         supervisor = Supervisor([spec(tmp_path, SLEEPER), broken], state_path=str(tmp_path / "state.json"), about={})
         try:
-            await supervisor.start(ready_s=20)
+            await supervisor.start(still_s=20)
             good, bad = supervisor.children
             while bad.restarts == 0:
                 await asyncio.sleep(0.01)
@@ -184,14 +186,41 @@ def test_P8_a_child_that_is_not_needed_keeps_nobody_from_starting(tmp_path: Path
     asyncio.run(main())
 
 
-def test_A2_a_child_that_is_late_says_why(tmp_path: Path) -> None:
+def test_A2_a_start_that_stands_still_is_given_up_and_says_why(tmp_path: Path) -> None:
+    said: list[str] = []
+
     async def main() -> None:
         late = spec(tmp_path, "import time; time.sleep(600)")
         supervisor = Supervisor([late], state_path=str(tmp_path / "state.json"), about={})
         try:
-            with pytest.raises(TimeoutError, match=r"not ready after 0.3 s: child \(no flag\)"):
-                await supervisor.start(ready_s=0.3)
+            with pytest.raises(TimeoutError, match=r"nothing has moved for 0.5 s: child \(no flag\)"):
+                await supervisor.start(still_s=0.5, say=said.append)
         finally:
             await supervisor.stop()
 
-    asyncio.run(main())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "START_SAY_S", 0.1)
+        asyncio.run(main())
+    assert "waits for child (no flag)" in said
+
+
+def test_A2_a_start_that_moves_slowly_is_waited_for(tmp_path: Path) -> None:
+    """Its steps take longer together than a start may stand still."""
+    begun: list[float] = []
+    still_s, step_s, steps = 2.0, 0.5, "abcdefghi"
+
+    async def not_ready() -> str:
+        begun.append(now := time.monotonic())
+        step = int((now - begun[0]) / step_s)
+        return f"at step {steps[step]}" if step < len(steps) else ""
+
+    async def main() -> float:
+        slow = replace(spec(tmp_path, "import time; time.sleep(600)"), not_ready=not_ready)
+        supervisor = Supervisor([slow], state_path=str(tmp_path / "state.json"), about={})
+        try:
+            await supervisor.start(still_s=still_s)
+        finally:
+            await supervisor.stop()
+        return time.monotonic() - begun[0]
+
+    assert asyncio.run(main()) > 2 * still_s

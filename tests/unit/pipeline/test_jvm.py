@@ -68,14 +68,25 @@ def test_a_class_archive_belongs_to_one_java_and_one_class_path(
 def test_a_start_leaves_nothing_of_the_last_one_and_writes_below_its_directory(tmp_path: Path) -> None:
     left = tmp_path / "spark" / "local" / "blockmgr-1"
     left.mkdir(parents=True)
-    plan = server.ServerPlan(dir=str(tmp_path / "spark"), port=7, master="local[2,2]", class_archive=False,
-                             log_path=str(tmp_path / "logs" / "spark.log"), conf=("spark.ui.port=9",))
-    command = server.prepare(plan, jvm.Java("/j/bin/java", "17"))
+    plan = server.ServerPlan(dir=str(tmp_path / "spark"), port=7, master="local[2,2]", token="geheim",
+                             class_archive=False, conf=("spark.ui.port=9",),
+                             log_path=str(tmp_path / "logs" / "spark.log"))
+    before = os.umask(0o022)
+    try:
+        command = server.prepare(plan, jvm.Java("/j/bin/java", "17"))
+    finally:
+        os.umask(before)
+    assert "geheim" not in f"{command} {plan}"
+    assert os.stat(plan.dir).st_mode & 0o777 == 0o700
+    assert os.stat(tmp_path / "spark" / "spark.properties").st_mode & 0o777 == 0o600
     assert command[0] == "/j/bin/java"
     assert not left.exists()
     written = (tmp_path / "spark" / "spark.properties").read_text().splitlines()
     assert "spark.connect.grpc.binding.port=7" in written
     assert "spark.connect.grpc.binding.address=127.0.0.1" in written, "whoever reaches it runs code as us"
+    assert "spark.connect.authenticate.token=geheim" in written
+    assert "spark.authenticate=true" in written
+    assert "spark.ui.enabled=false" in written
     assert "spark.speculation=false" in written
     assert "spark.ui.port=9" in written
     assert str(tmp_path / "logs" / "spark.log") in (tmp_path / "spark" / "log4j2.properties").read_text()

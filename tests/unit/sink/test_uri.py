@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from millrace.errors import InvalidSinkUri
+from millrace.sink.kafka.debezium_modes import Modes
 from millrace.sink.kafka.routing import Routing
 from millrace.sink.kafka.topics import TopicTemplate
-from millrace.sink.uri import KEYS, KafkaSink, parse_sink, refuse_too_few
+from millrace.sink.uri import KEYS, MODES, SAME, KafkaSink, parse_sink, refuse_too_few
 from millrace.wire.batches_out import Codec
 
 
@@ -20,23 +21,49 @@ def test_K1_every_key_is_read() -> None:
                        "&message_bytes=4096")
     assert found == KafkaSink(
         format="json", topic=TopicTemplate("{schema}.{table}"), partition=Routing("column", ("a", "b")),
-        tombstones=True, ddl=False, watermarks=True, decimals="number", compression=Codec.ZSTD, partitions=12,
+        tombstones=True, ddl="off", watermarks=True, decimals="number", compression=Codec.ZSTD, partitions=12,
         replication=3, message_bytes=4096)
     assert parse_sink("kafka:?schema=true").schema
 
 
+def test_K6_options_have_debeziums_names() -> None:
+    found = parse_sink("kafka:?decimal.handling.mode=double&time.precision.mode=connect&interval.handling.mode=string"
+                       "&binary.handling.mode=hex&hstore.handling.mode=map&tombstones.on.delete=false"
+                       "&schemas.enable=true")
+    assert found.modes == Modes("double", "connect", "string", "hex", "map")
+    assert (found.tombstones, found.schema) == (False, True)
+
+
+@pytest.mark.parametrize(("uri", "place"), [
+    ("kafka:", "topic"), ("kafka:?format=json", "inline"), ("kafka:?format=canal-json", "inline"),
+    ("kafka:?ddl=true", "inline"), ("kafka:?ddl=inline", "inline"), ("kafka:?ddl=false", "off"),
+    ("kafka:?ddl=off", "off")])
+def test_K6_schema_changes_have_a_topic_of_their_own_unless_asked_for(uri: str, place: str) -> None:
+    assert parse_sink(uri).ddl == place
+    assert parse_sink(uri).ddl_topic.topic("shop", "", "") == "shop.schema-changes"
+
+
 def test_K1_every_key_is_documented_with_the_default_that_it_has() -> None:
     """The reference is made of KEYS."""
-    assert set(KEYS) == set(KafkaSink.__struct_fields__)
-    told = {name: key.default for name, key in KEYS.items()}
+    own = {key.replace(".", "_") for key in KEYS.keys() - MODES.keys() - SAME.keys()}
+    assert own | {"modes"} == set(KafkaSink.__struct_fields__)
+    assert set(MODES.values()) == set(Modes._fields)
+    told = {name: key.default for name, key in KEYS.items() if name not in {*SAME, "decimals"}}
     assert told.pop("tombstones") == "true with debezium-json, else false"
+    assert told.pop("ddl") == "topic with debezium-json, else inline"
     assert told.pop("replication") == "the cluster's"
     assert parse_sink("kafka:?" + "&".join(f"{name}={value}" for name, value in told.items())) == parse_sink("kafka:")
     assert all(key.value and key.meaning for key in KEYS.values())
 
 
 @pytest.mark.parametrize(("uri", "marked", "remedy"), [
-    ("kafka:?formt=json", "formt", "is no key; there are compression, ddl,"),
+    ("kafka:?formt=json", "formt", "is no key; there are binary.handling.mode, compression, ddl,"),
+    ("kafka:?decimal.handling.mode=exact", "exact", "give precise or double or string"),
+    ("kafka:?format=json&interval.handling.mode=string", "interval.handling.mode=string", "goes with debezium-json"),
+    ("kafka:?tombstones=true&tombstones.on.delete=true", "tombstones.on.delete=true", "say the same: give one"),
+    ("kafka:?decimals=string&decimal.handling.mode=string", "decimals=string", "say the same: give one"),
+    ("kafka:?ddl=maybe", "maybe", "give topic or inline or off"),
+    ("kafka:?ddl.topic=x.{table}", "x.{table}", "all schema changes of a source go to one topic"),
     ("kafka:?format=avro", "avro", "give debezium-json or canal-json or json"),
     ("kafka:?format=json&format=json", "format=json", "format stands twice"),
     ("kafka:?topic=x.{scema}.x", "{", "topic: .* is no placeholder"),

@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import pytest
 
@@ -15,6 +16,7 @@ from millrace import errors, limits
 from millrace.model.ids import ProcessIdentity
 from millrace.ops.ports import Ports
 from millrace.ops.real import BootClock, RealFileSystem, RealRandom
+from millrace.store import ownership
 from millrace.store.contract import Candidate, Holder, Store
 
 BOOT = "boot-1"
@@ -103,6 +105,27 @@ async def soon(condition: Callable[[], Awaitable[bool]], within_s: float = 10.0)
     while not await condition():
         assert time.monotonic() < deadline, "did not come true in time"
         await asyncio.sleep(0.02)
+
+
+class OwnershipContract:
+    """Whose store it is [L29]."""
+
+    def test_L29_the_first_process_claims_the_store_and_others_compare(self, world: World) -> None:
+        async def body() -> None:
+            ours, foreign = UUID(int=1), UUID(int=2)
+            one, two = world.open(1), world.open(2)
+            await asyncio.gather(
+                ownership.claim(one, ours, candidate(1), url="store"),
+                ownership.claim(two, ours, candidate(2), url="store"),
+            )
+            await ownership.claim(two, ours, candidate(2), url="store")
+            with pytest.raises(errors.ConfigError) as refused:
+                await ownership.claim(two, foreign, candidate(2), url="store")
+            assert str(ours) in str(refused.value)
+            assert str(foreign) in str(refused.value)
+            assert await two.holder(OFFICE) is None
+
+        run(world, body)
 
 
 class OfficeContract:
@@ -436,8 +459,8 @@ class WatchContract:
             one, two = world.open(1), world.open(2)
             token = await one.acquire(OFFICE, candidate(1), 3600.0)
             watches = [asyncio.ensure_future(store.watch(OFFICE, 0, 60.0)) for store in (one, two)]
-            await asyncio.sleep(0.1)  # lets the watches begin; they would see the record in any case
-            assert not any(watch.done() for watch in watches)
+            done, _ = await asyncio.wait(watches, timeout=0.1)
+            assert not done, "nothing was written yet"
             await one.append(OFFICE, token, 0, [b"a"])
             assert await asyncio.wait_for(asyncio.gather(*watches), 10) == [1, 1]
 
@@ -585,7 +608,7 @@ class MemberContract:
         run(world, body)
 
 
-class ContractSuite(OfficeContract, HistoryContract, WatchContract, MemberContract):
+class ContractSuite(OwnershipContract, OfficeContract, HistoryContract, WatchContract, MemberContract):
     """All of it."""
 
 

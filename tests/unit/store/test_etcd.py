@@ -17,7 +17,8 @@ from millrace.store import open_store
 from millrace.store.contract import Store
 from millrace.store.etcd import parse_url
 from millrace.store.etcd_client import RPC_S, EtcdClient, delete, get, put
-from support_etcd import EtcdServer, free_ports
+from support_etcd import EtcdServer
+from support_ports import free_ports
 from unit.store.contract_suite import OFFICE, TTL_S, ContractSuite, World, candidate, held, run, soon
 
 _prefixes = count()

@@ -207,3 +207,47 @@ def _execute(path: str, statement: str) -> None:
         connection.execute(statement)
     finally:
         connection.close()
+
+
+def test_L18_an_office_waits_for_the_disk_with_every_record(world: SqliteWorld) -> None:
+    """Asked of the connection that writes: below FULL a power cut takes back what was acknowledged."""
+    async def body() -> None:
+        store = world.open(1)
+        token = await store.acquire(OFFICE, candidate(1), 3600.0)
+        await store.append(OFFICE, token, 0, [b"a"])
+        assert isinstance(store, SqliteStore)
+        room = store._office(OFFICE)
+        level = await store._run(room, lambda deadline: room.file.read(
+            lambda db: db.execute("PRAGMA synchronous").fetchone()[0], deadline=deadline))
+        assert level == 2, "FULL"
+
+    run(world, body)
+
+
+def test_L19_a_database_of_another_program_is_refused_and_left_alone(world: SqliteWorld) -> None:
+    async def body() -> None:
+        os.makedirs(world.directory, exist_ok=True)
+        path = os.path.join(world.directory, file_name(OFFICE))
+        with sqlite3.connect(path) as foreign:
+            foreign.execute("CREATE TABLE theirs (x)")
+        foreign.close()
+        store = world.open(1)
+        with pytest.raises(errors.Damaged, match="not a store of millrace"):
+            await store.acquire(OFFICE, candidate(1), 3600.0)
+        with sqlite3.connect(path) as after:
+            assert after.execute("SELECT name FROM sqlite_schema").fetchall() == [("theirs",)]
+        after.close()
+
+    run(world, body)
+
+
+def test_L10_a_file_that_failed_once_is_not_used_again(world: SqliteWorld) -> None:
+    async def body() -> None:
+        store = world.open(1)
+        token = await store.acquire(OFFICE, candidate(1), 3600.0)
+        assert isinstance(store, SqliteStore)
+        store._office(OFFICE).file._failed = errors.DiskFailed("a sync that failed")
+        with pytest.raises(errors.DiskFailed, match="failed before"):
+            await store.append(OFFICE, token, 0, [b"a"])
+
+    run(world, body)

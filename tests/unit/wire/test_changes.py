@@ -88,7 +88,8 @@ def test_S7_broken_values_are_malformed() -> None:
     schemas = {TABLE.id: TABLE}
     for head, data, known in [
         (header(), b"", schemas), (header(), value[:100], schemas), (header(), b"\0" * 64, schemas),
-        (header(rows=5), value, schemas), (header(schema_id=UUID(int=1).bytes), value, schemas),
+        (header(rows=5), value, schemas), (header(rows=3), value, schemas),
+        (header(schema_id=UUID(int=1).bytes), value, schemas),
     ]:
         with pytest.raises(Malformed):
             decode_rows(head, data, known)

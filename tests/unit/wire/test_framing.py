@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millrace.errors import Malformed
@@ -32,6 +32,8 @@ def framed(*bodies: bytes) -> bytes:
     st.lists(st.one_of(st.integers(0, 40), st.integers(65_000, 200_000)), max_size=6),
     st.lists(st.integers(1, 70_000), min_size=1, max_size=30),
 )
+@example([8, 16, 40], [11])            # a cut inside of the second frame, and of its length
+@example([8, 16, 40], [14])
 def test_L4_frames_survive_any_cut(sizes: list[int], cuts: list[int]) -> None:
     bodies = [(b"%d," % n) * (n // 4) for n in sizes]
     data = framed(*bodies)

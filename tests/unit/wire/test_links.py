@@ -47,6 +47,12 @@ def test_hostile_bytes_raise_malformed_only(body: bytes) -> None:
             pass
 
 
+def test_a_DATA_entry_that_is_longer_than_what_is_left_of_its_frame_is_refused() -> None:
+    whole = links.encode_data_entry(1, 0, 3, 5, 1, (-1, -1), 10) + bytes(10)
+    with pytest.raises(Malformed, match="longer than its frame"):
+        links.decode_data(memoryview(whole + whole[:-1]))
+
+
 def test_L19_a_newer_frame_format_is_refused_by_name() -> None:
     frame = memoryview(bytearray(links.header(links.PING, 0, 0)))[4:]
     frame[0] = links.FORMAT + 1

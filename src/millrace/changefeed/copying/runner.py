@@ -1,25 +1,27 @@
-"""Chunk tasks on Spark, or in processes of this machine while Spark is not there [S4, P8].
+"""Packs of chunk tasks on Spark, or in processes of this machine while Spark is not there [S4, P8].
 
-    task ─▶ CopyHosts ─┬─ spark ───▶ one errand each; words about it by way of the log
+    pack ─▶ CopyHosts ─┬─ spark ───▶ one errand, a job of one task; words about its chunks by way of the log
                        └─ process ─▶ ProcessRunner
 
-In: tasks of one source. Out: results, progress meanwhile, and where each runs. Promises: no chunk waits for Spark
-longer than a moment; what Spark as such did to a chunk is no fault of the chunk; of all sources of this capture
-together no more chunks run on Spark than `Room` has places: those that find none run here.
+In: packs of tasks of one source. Out: results, progress meanwhile, and where each runs. Promises: no chunk waits for
+Spark longer than a moment; what Spark as such did to a chunk is no fault of the chunk; a chunk that fails fails no
+other of its pack; what was done before a pack was lost stays done; of all sources of this capture together no more
+packs run on Spark than `Room` has places: those that find none run here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from millrace import limits
 from millrace.changefeed.copying import task as errand
-from millrace.changefeed.copying.words import Ear
-from millrace.core.sources.copies import Attempt, ChunkId
+from millrace.changefeed.copying.words import Ear, Said, Word
+from millrace.core.sources.copies import ChunkId
 from millrace.core.sources.copy_hosts import PROCESS, SPARK, CopyHosts, Host
 from millrace.core.sources.registry import words_topic
 from millrace.errors import Unreachable
@@ -27,8 +29,15 @@ from millrace.log.client import LogClient
 from millrace.ops.logging import get_logger
 from millrace.ops.ports import Clock
 from millrace.pipeline.errands import ErrandFailed, Errands
-from millrace.source.copying.attempt import FAILED, TRANSIENT, ChunkProgress, ChunkResult, ChunkTask
-from millrace.source.copying.processes import ChunkRunner, ProcessRunner, Report
+from millrace.source.copying.attempt import (
+    FAILED,
+    HANDED_BACK,
+    TRANSIENT,
+    ChunkProgress,
+    ChunkResult,
+    ChunkTask,
+)
+from millrace.source.copying.processes import ChunkRunner, PackReport, ProcessRunner
 from millrace.source.database.connect import Database
 
 log = get_logger(__name__)
@@ -50,7 +59,7 @@ class Room:
 
 
 class GivenUp(Exception):
-    """Nothing was heard of the chunk. `begun`: something had been."""
+    """Nothing was heard of the pack. `begun`: something had been."""
 
     def __init__(self, message: str, *, begun: bool) -> None:
         super().__init__(message)
@@ -69,16 +78,20 @@ class SparkRunner:
         self._hosts = CopyHosts()
         self._trial: asyncio.Task[None] | None = None
 
-    async def run(self, task: ChunkTask, report: Report) -> ChunkResult:
-        await self._look(task)
-        chunk = ChunkId(task.copy, task.chunk)
-        if self._hosts.host_of(chunk, free=self._room.free) == SPARK:
+    async def run_pack(self, pack: Sequence[ChunkTask], report: PackReport) -> None:
+        await self._look(pack[0])
+        chunks = [ChunkId(task.copy, task.chunk) for task in pack]
+        if all(self._hosts.host_of(chunk, free=self._room.free) == SPARK for chunk in chunks):
             with self._room.taken():
-                return await self._on_spark(task, chunk, _named(report, SPARK))
-        result = await self._here.run(task, _named(report, PROCESS))
-        if result.ok:
-            self._hosts.done_here(chunk)
-        return result
+                await self._on_spark(pack, _Reports(chunks, report))
+            return
+
+        def here(number: int, said: Said) -> None:
+            if isinstance(said, ChunkResult) and said.ok:
+                self._hosts.done_here(chunks[number])
+            report(number, _named(said, PROCESS))
+
+        await self._here.run_pack(pack, here)
 
     async def rest(self) -> None:
         await self._here.rest()
@@ -116,15 +129,15 @@ class SparkRunner:
         """Empty: chunks may go to Spark."""
         async with asyncio.timeout(limits.ROUND_COLD_S):
             await self._ear.make_topic()
-            wanted = errand.Trial(source=task.source, url=task.url, bootstrap=task.bootstrap,
-                                  identity=await self._identity(task))
+            wanted = errand.Trial(source=task.source, url=task.url, bootstrap=task.bootstrap, places=task.places,
+                                  identity=await self._identity(task), log_key=task.log_key)
             answer = await self._errands.run(
                 errand.trial, errand.encode_trial(wanted), f"{self._source}: trial before a copy")
         return f"Spark's workers: {answer.decode()}" if answer else ""
 
     @staticmethod
     async def _identity(task: ChunkTask) -> str:
-        database = Database(task.url, source=task.source, epoch=task.epoch)
+        database = Database(task.url, source=task.source, epoch=task.epoch, places=task.places)
         async with await database.connect() as connection:
             with database.explained("identify the server"):
                 cursor = await connection.execute(errand.IDENTITY.encode())
@@ -139,38 +152,61 @@ class SparkRunner:
             log.info("chunks of copies run on Spark", source=self._source)
 
     # -- on Spark ------------------------------------------------------------------------------------------------------
-    async def _on_spark(self, task: ChunkTask, chunk: ChunkId, report: Report) -> ChunkResult:
-        report(ChunkProgress(0, 0, "waits for a worker of Spark"))
+    async def _on_spark(self, pack: Sequence[ChunkTask], reports: _Reports) -> None:
+        for number in range(len(pack)):
+            reports.progress(number, ChunkProgress(0, 0, "waits for a worker of Spark", begun=False))
         try:
-            result = errand.decode_result(await self._errand(task, report))
+            for number, result in enumerate(errand.decode_results(await self._errand(pack, reports))):
+                self._came_back(reports, number, result)
         except Unreachable as error:
-            return self._lost(f"Spark was lost: {error}")
+            self._lost(reports, f"Spark was lost: {error}")
         except ErrandFailed as error:
-            self._hosts.failed(chunk)
-            return ChunkResult(error=f"on Spark: {error}", code=FAILED)
+            self._failed(reports, f"on Spark: {error}")
         except GivenUp as error:
             if not error.begun or not await self._errands.is_alive():
-                return self._lost(f"Spark does not answer: {error}")
-            self._hosts.failed(chunk)
-            return ChunkResult(error=str(error), code=FAILED)
-        if result.ok:
-            self._hosts.came_back(chunk, self._clock.now())
-        else:
-            self._hosts.failed(chunk)
-        return result
+                self._lost(reports, f"Spark does not answer: {error}")
+            else:
+                self._failed(reports, str(error))
 
-    def _lost(self, why: str) -> ChunkResult:
-        """No fault of the chunk: its next attempt runs here, soon."""
+    def _came_back(self, reports: _Reports, number: int, result: ChunkResult) -> None:
+        if number not in reports.open:
+            return
+        if result.ok:
+            self._hosts.came_back(reports.chunks[number], self._clock.now())
+        elif result.code != HANDED_BACK:
+            self._hosts.failed(reports.chunks[number])
+        reports.result(number, result)
+
+    def _failed(self, reports: _Reports, why: str) -> None:
+        """Spark lives, the worker does not. Whose fault it was is known of a chunk that was alone; each of several is
+        tried again alone."""
+        self._take_last(reports)
+        is_alone = len(reports.chunks) == 1
+        for number in sorted(reports.open):
+            self._hosts.failed(reports.chunks[number])
+            reports.result(number, ChunkResult(error=why, code=FAILED if is_alone else TRANSIENT))
+
+    def _lost(self, reports: _Reports, why: str) -> None:
+        """No fault of the chunks: their next attempts run here, soon."""
+        self._take_last(reports)
         if self._hosts.lost(self._clock.now(), why):
             self._say(why)
-        return ChunkResult(error=why, code=TRANSIENT)
+        for number in sorted(reports.open):
+            reports.result(number, ChunkResult(error=why, code=TRANSIENT))
 
-    async def _errand(self, task: ChunkTask, report: Report) -> bytes:
+    def _take_last(self, reports: _Reports) -> None:
+        """Its worker said it before it was lost."""
+        if reports.last is not None:
+            [number] = reports.open
+            self._came_back(reports, number, reports.last)
+
+    async def _errand(self, pack: Sequence[ChunkTask], reports: _Reports) -> bytes:
         """Its answer; GivenUp."""
-        description = f"{self._source}: copy {task.copy}, chunk {task.chunk}, attempt {task.attempt}"
-        async with self._ear.listening(Attempt(task.copy, task.chunk, task.attempt)) as words:
-            work = asyncio.create_task(self._errands.run(errand.chunk, errand.encode_task(task), description))
-            watch = asyncio.create_task(self._listen(words, report))
+        name = uuid.uuid4().hex
+        async with self._ear.listening(name) as words:
+            payload = errand.encode_pack(name, pack)
+            work = asyncio.create_task(self._errands.run(errand.pack, payload, self._described(pack)))
+            watch = asyncio.create_task(self._listen(words, reports))
             try:
                 await asyncio.wait([work, watch], return_when=asyncio.FIRST_COMPLETED)
                 if work.done():
@@ -181,20 +217,50 @@ class SparkRunner:
                 watch.cancel()
                 await asyncio.gather(work, watch, return_exceptions=True)
 
-    async def _listen(self, words: asyncio.Queue[ChunkProgress], report: Report) -> None:
+    def _described(self, pack: Sequence[ChunkTask]) -> str:
+        """In Spark's pages."""
+        first, more = pack[0], len(pack) - 1
+        text = f"{self._source}: copy {first.copy}, chunk {first.chunk}, attempt {first.attempt}"
+        return f"{text}, and {more} more" if more else text
+
+    async def _listen(self, words: asyncio.Queue[Word], reports: _Reports) -> None:
         """Until nothing was heard for too long. While the log does not answer nobody knows."""
         begun = False
         while True:
             patience_s = self._silence_s if begun else limits.COPY_SPARK_START_S
             try:
                 async with asyncio.timeout(patience_s):
-                    report(await words.get())
-                    begun = True
+                    word = await words.get()
             except TimeoutError:
                 if not self._ear.is_deaf:
                     what = "the worker said nothing" if begun else "no worker has begun"
                     raise GivenUp(f"{what} for {patience_s:g} s", begun=begun) from None
+                continue
+            begun = True
+            if not isinstance(word.said, ChunkResult):
+                reports.progress(word.number, word.said)
+            elif reports.open == {word.number}:
+                reports.last = word.said         # with it the pack is over: told when its place on Spark is free again
+            else:
+                self._came_back(reports, word.number, word.said)
 
 
-def _named(report: Report, host: Host) -> Report:
-    return lambda progress: report(msgspec.structs.replace(progress, host=host))
+class _Reports:
+    """Of the chunks of one pack on Spark: one result each, nothing behind it."""
+
+    def __init__(self, chunks: Sequence[ChunkId], report: PackReport) -> None:
+        self.chunks, self._report = chunks, report
+        self.open = set(range(len(chunks)))
+        self.last: ChunkResult | None = None     # of the only one that is open
+
+    def progress(self, number: int, progress: ChunkProgress) -> None:
+        if number in self.open:
+            self._report(number, _named(progress, SPARK))
+
+    def result(self, number: int, result: ChunkResult) -> None:
+        self.open.remove(number)
+        self._report(number, result)
+
+
+def _named(said: Said, host: Host) -> Said:
+    return msgspec.structs.replace(said, host=host) if isinstance(said, ChunkProgress) else said

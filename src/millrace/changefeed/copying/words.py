@@ -1,9 +1,11 @@
-"""What a chunk says while it runs on Spark, by way of the log: its worker reaches the brokers, not the capture.
+"""What a pack of chunks says while it runs on Spark, by way of the log: its worker reaches brokers, not the capture.
 
-    worker: Voice ──a word a second──▶ topic of the source ──▶ Ear ──▶ whoever listens for that attempt
+    worker: Voice ──words, a second apart at most──▶ topic of the source ──▶ Ear ──▶ whoever listens for that pack
 
-In: progress of an attempt. Out: the same on the capture, and whether the log is heard at all. Promise: nothing counts
-that is said here: rows count by manifests in `progress`. A word that is lost is followed by the next one.
+In: progress and results of the chunks of a pack. Out: the same on the capture, and whether the log is heard at all.
+Promise: rows count by manifests in `progress`, never by what is said here. A word is of one pack that was sent once, by
+a name that is used once. A word that is lost is followed by the next one; a result that is lost is in the answer of the
+pack.
 """
 
 from __future__ import annotations
@@ -11,62 +13,81 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
 from millrace import limits
-from millrace.core.sources.copies import Attempt
 from millrace.errors import MillraceError, OffsetOutOfRange, TopicExists
 from millrace.log.client import LogClient, PlainClient
 from millrace.log.client.answers import Backoff
+from millrace.ops.cluster_secret import Key
 from millrace.ops.real import RealRandom
-from millrace.source.copying.attempt import ChunkProgress
+from millrace.source.copying.attempt import ChunkProgress, ChunkResult
 from millrace.wire.records import Record
 
 EVERY_S = 1.0
+RESULTS_EVERY_S = 0.25           # small chunks end faster than anybody looks
 DEAF_S = 5.0                     # without an answer of the log: that nothing is heard says nothing
-LAST_WORD_S = 1.0                # the voice of an attempt that is over is waited for; then it ends by itself
+LAST_WORD_S = 1.0                # the voice of a pack that is over is waited for; then it ends by itself
+
+Said = ChunkProgress | ChunkResult
 
 
 class Word(msgspec.Struct, frozen=True, array_like=True):
-    copy: int
-    chunk: int
-    attempt: int
-    rows: int
-    bytes: int
-    note: str = ""
+    pack: str
+    number: int                  # of the chunk in its pack
+    said: Said
 
 
 # -- the worker's side -------------------------------------------------------------------------------------------------
 class Voice:
     """Says something every second from the first moment on, so that silence means that its worker does not run."""
 
-    def __init__(self, bootstrap: Sequence[str], topic: str, attempt: Attempt) -> None:
-        self._bootstrap, self._topic, self._attempt = bootstrap, topic, attempt
-        self._last = ChunkProgress(0, 0)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._speak, name="voice of a chunk", daemon=True)
+    def __init__(self, bootstrap: Sequence[str], topic: str, pack: str, log_key: Key | None) -> None:
+        self._bootstrap, self._topic, self._pack, self._log_key = bootstrap, topic, pack, log_key
+        self._lock = threading.Lock()
+        self._last: tuple[int, Said] = (0, ChunkProgress(0, 0))
+        self._results: list[tuple[int, Said]] = []       # not said so far
+        self._changed = threading.Event()                # there are results to say, or it is over
+        self._over = False
+        self._thread = threading.Thread(target=self._speak, name="voice of a pack", daemon=True)
 
     def __enter__(self) -> Voice:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._over = True
+        self._changed.set()
         self._thread.join(LAST_WORD_S)
 
-    def progress(self, progress: ChunkProgress) -> None:
-        self._last = progress
+    def progress(self, number: int, progress: ChunkProgress) -> None:
+        with self._lock:
+            self._last = number, progress
+
+    def result(self, number: int, result: ChunkResult) -> None:
+        with self._lock:
+            self._results.append((number, msgspec.structs.replace(result, ranges=())))
+        self._changed.set()
 
     def _speak(self) -> None:
-        with PlainClient(self._bootstrap, client_id="millrace-copy-words", deadline_s=limits.COPY_SILENCE_S) as client:
-            while not self._over.is_set():
-                last = self._last
-                word = Word(*self._attempt, last.rows, last.bytes, last.note)
-                with contextlib.suppress(MillraceError):
-                    client.append(self._topic, 0, [Record(msgspec.msgpack.encode(word))])
-                self._over.wait(EVERY_S)
+        with PlainClient(
+                self._bootstrap, client_id="millrace-copy-words", deadline_s=limits.COPY_SILENCE_S,
+                key=self._log_key) as client:
+            while not self._over:
+                self._say(client)
+                time.sleep(RESULTS_EVERY_S)
+                self._changed.wait(EVERY_S - RESULTS_EVERY_S)
+
+    def _say(self, client: PlainClient) -> None:
+        with self._lock:
+            self._changed.clear()
+            said, self._results = [*self._results, self._last], []
+        words = [Record(msgspec.msgpack.encode(Word(self._pack, number, one))) for number, one in said]
+        with contextlib.suppress(MillraceError):         # what is lost is in the answer
+            client.append(self._topic, 0, words)
 
 
 # -- the capture's side ------------------------------------------------------------------------------------------------
@@ -78,7 +99,7 @@ class Ear:
 
     def __init__(self, client: LogClient, topic: str) -> None:
         self._client, self._topic = client, topic
-        self._listeners: dict[Attempt, asyncio.Queue[ChunkProgress]] = {}
+        self._listeners: dict[str, asyncio.Queue[Word]] = {}
         self._following: asyncio.Task[None] | None = None
         self._answered_at = 0.0
 
@@ -88,15 +109,15 @@ class Ear:
                 self._topic, partitions=1, configs={"retention.ms": str(int(limits.COPY_WORDS_KEPT_S * 1000))})
 
     @contextlib.asynccontextmanager
-    async def listening(self, attempt: Attempt) -> AsyncIterator[asyncio.Queue[ChunkProgress]]:
-        heard = self._listeners[attempt] = asyncio.Queue()
+    async def listening(self, pack: str) -> AsyncIterator[asyncio.Queue[Word]]:
+        heard = self._listeners[pack] = asyncio.Queue()
         if self._following is None:
             self._answered_at = asyncio.get_running_loop().time()
             self._following = asyncio.create_task(self._follow(), name=f"words in {self._topic}")
         try:
             yield heard
         finally:
-            del self._listeners[attempt]
+            del self._listeners[pack]
             if not self._listeners:
                 await self.close()
 
@@ -128,9 +149,13 @@ class Ear:
             if page is not None:
                 at = page.next_offset
                 for record in page.records:
-                    self._hear(_words.decode(record.value or b""))
+                    self._hear(record.value or b"")
 
-    def _hear(self, word: Word) -> None:
-        heard = self._listeners.get(Attempt(word.copy, word.chunk, word.attempt))
+    def _hear(self, value: bytes) -> None:
+        try:
+            word = _words.decode(value)
+        except msgspec.DecodeError:      # of a worker of another version
+            return
+        heard = self._listeners.get(word.pack)
         if heard is not None:
-            heard.put_nowait(ChunkProgress(word.rows, word.bytes, word.note))
+            heard.put_nowait(word)

@@ -136,7 +136,8 @@ class DataPath:
             return DispatchingReport()
         machine = rounds.breaker.machine
         return DispatchingReport(
-            rounds.under_way, rounds.epochs(), rounds.breaker.outage(), machine.trips, machine.probes)
+            rounds.under_way, rounds.epochs(), rounds.breaker.outage(), machine.trips, machine.probes,
+            rounds.oldest_round_s)
 
     # -- for whoever wires it ------------------------------------------------------------------------------------------
     def wake(self, feed: str) -> None:
@@ -164,7 +165,7 @@ class DataPath:
         topic = table_topic(table.source, table.oid)
         topic_id = (await self._client.topic(topic)).id
         setup = Setup(bootstrap=self._bootstrap, sink=spec.sink, source=table.source, database=database,
-                      settings=spec.settings)
+                      settings=spec.settings, log_key=self._client.key)
         hosted = Hosted(work, rounds, whose, progress, setup)
         try:
             shapes = Shapes(spec, self._jobs.shape, self._owners, lambda: progress.tables.present)

@@ -11,7 +11,7 @@ dispatchers there are. A look holds up no round: watermarks that were read befor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from millrace import limits
@@ -24,8 +24,10 @@ from millrace.model.ids import TopicPartition
 Where = tuple[str, int]
 
 
-async def refresh(client: LogClient, due: Iterable[Hosted], now: float) -> None:
-    parts = [part for hosted in due for part in hosted.all_parts if part.machine.refresh_due(now)]
+async def refresh(client: LogClient, due: Sequence[Hosted], now: float) -> None:
+    for hosted in due:
+        hosted.doubted |= any(_is_another(client, part) for part in hosted.all_parts)
+    parts = [part for hosted in due if not hosted.doubted for part in hosted.all_parts if part.machine.refresh_due(now)]
     ends = [{_where(part, target): end for target, end in part.machine.ends_now().items()} for part in parts]
     high = await high_watermarks(client, _wanted(ends))
     for part in parts:
@@ -33,6 +35,12 @@ async def refresh(client: LogClient, due: Iterable[Hosted], now: float) -> None:
         part.machine.refresh(now, told)
     turns = asyncio.Semaphore(limits.IDLE_LOOKS_MAX)
     await asyncio.gather(*(_store(part, turns) for part in parts if part.machine.state is State.STORING))
+
+
+def _is_another(client: LogClient, part: Part) -> bool:
+    """A target is not known any more, or another topic has its name: a look tells what that means."""
+    ids = {target.topic_id for target in part.machine.ends_now()} if part.machine.state is State.READY else set()
+    return any(client.known_id(part.lister.name_of(id_)) != id_ for id_ in ids)
 
 
 def _where(part: Part, target: TopicPartition) -> Where:

@@ -56,7 +56,12 @@ class FeedJobs:
         self._troubled: dict[SpanId, FeedError | None] = {}     # whose last round went wrong; None: its job was lost
         self._searching: dict[SpanId, FeedError] = {}           # what was said of a search last
         self._waking: asyncio.TimerHandle | None = None
+        self._began: dict[int, float] = {}                      # of each job: when Spark was last given it
         self.under_way = 0
+
+    def oldest_s(self) -> float:
+        """Age of the oldest job that Spark was given and has not ended; 0: there is none."""
+        return self._ports.clock.now() - min(self._began.values()) if self._began else 0.0
 
     def repeated(self, span: SpanId) -> FeedError | None:
         """Once may be an accident, and a take-over has mended it."""
@@ -81,7 +86,10 @@ class FeedJobs:
         return self._run(job, planned)
 
     async def _run(self, job: Job, planned: Planned) -> None:
-        ending = await self._ending(planned)
+        try:
+            ending = await self._ending(job, planned)
+        finally:
+            self._began.pop(job.number, None)
         by_host: dict[Dispatcher, list[WorkResult]] = {}
         for one in ending.results:
             by_host.setdefault(one.dispatcher, []).append(one)
@@ -99,9 +107,10 @@ class FeedJobs:
         self.under_way -= 1
 
     # -- run -----------------------------------------------------------------------------------------------------------
-    async def _ending(self, planned: Planned) -> Returned | Lost:
+    async def _ending(self, job: Job, planned: Planned) -> Returned | Lost:
         backoff, plans = Backoff(self._ports.random), planned.plans
         while plans:
+            self._began[job.number] = self._ports.clock.now()
             try:
                 ending = await self._jobs.run(plans)
             except Exception as error:                   # nobody may wait for a round that has no end

@@ -28,7 +28,7 @@ from millrace.core.delivery.looks_around import LooksAround
 from millrace.core.delivery.rounds import Rounds
 from millrace.core.delivery.source_marks import Look
 from millrace.core.delivery.standing import Standing
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, UnknownTopicOrPartition
 from millrace.log.client import LogClient
 from millrace.model.changefeeds import DdlPosition, FeedError
 from millrace.model.spans import Dispatcher, SpanId, TableId
@@ -85,6 +85,10 @@ class FeedRounds:
     @property
     def under_way(self) -> int:
         return self._jobs.under_way
+
+    @property
+    def oldest_round_s(self) -> float:
+        return self._jobs.oldest_s()
 
     def epochs(self) -> dict[SpanId, int]:
         """Of those whose positions carry a greater one than they have."""
@@ -283,7 +287,7 @@ class FeedRounds:
         except MillraceError as error:
             failed = True
             log.info("a look at the ends of targets failed", feed=self._feed, dispatchers=len(due), error=str(error))
-            alone = self._refresh_failed or not error.retriable
+            alone = self._refresh_failed or not error.retriable or isinstance(error, UnknownTopicOrPartition)
             for hosted in due if alone else ():
                 hosted.doubted = True
             self._refresh_failed = not alone

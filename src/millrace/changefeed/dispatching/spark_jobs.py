@@ -126,6 +126,17 @@ class SparkJobs:
             case _:
                 self._presence.unclear(now)
 
+    async def look(self) -> None:
+        """Whether Spark answers, while nobody has a job for it; with a job under way that is looked at anyhow."""
+        if self._watching:
+            return
+        asked = self._clock.now()
+        try:
+            why = "" if await self._the_runner().answers() else f"Spark at {self.session.place.name} does not answer"
+        except ConfigError as error:
+            why = str(error)
+        self._tell(partial(self._presence.looked_idle, asked, self._clock.now(), why))
+
     def _watch(self, runner: Runner) -> None:
         if not self._watching:
             self._watching = True

@@ -31,6 +31,7 @@ from millrace.changefeed.office import OfficeWriter
 from millrace.core.feeds.effects import DropMaintainer, FeedEffect, Send, StartMaintainer
 from millrace.core.feeds.member import Member
 from millrace.errors import MillraceError, Unreachable
+from millrace.link.proving import Proving
 from millrace.model.changefeeds import FeedError
 from millrace.model.feed_messages import (
     CaptureAnswer,
@@ -50,6 +51,7 @@ from millrace.model.feed_messages import (
     View,
 )
 from millrace.model.spans import CaptureId
+from millrace.ops.cluster_secret import Key
 from millrace.ops.ports import Ports
 from millrace.store.contract import Candidate, Store
 
@@ -68,10 +70,10 @@ class Office(Protocol):
 class FeedCapture:
     def __init__(
         self, *, me: Candidate, incarnation: int, cluster_id: UUID, session_s: float, ports: Ports, store: Store,
-        homes: Homes, dispatching: Dispatching, put_out: Callable[[MillraceError], None],
+        homes: Homes, dispatching: Dispatching, put_out: Callable[[MillraceError], None], link_key: Key,
         heartbeat_s: float = limits.FEED_HEARTBEAT_S,
     ) -> None:
-        self._post = Post(me.member, incarnation, cluster_id, ports, self.receive)
+        self._post = Post(me.member, incarnation, cluster_id, ports, self.receive, link_key=link_key)
         self.around = Surroundings(
             me=me, incarnation=incarnation, session_s=session_s, ports=ports, store=store, homes=homes,
             dispatching=dispatching, send=self._post.send, heartbeat_s=heartbeat_s)
@@ -84,6 +86,10 @@ class FeedCapture:
         self._coordinator_id: CaptureId | None = None        # who pinged last, of those that are obeyed
         self._tasks = Tasks(f"capture-{me.member}-feeds")
         self._ends = Tasks(f"capture-{me.member}-ends")
+
+    @property
+    def proving(self) -> Proving:
+        return self._post.proving
 
     # -- life ------------------------------------------------------------------------------------------------------
     async def start(self, office: Office, host: str, port: int) -> None:

@@ -143,7 +143,7 @@ def _records(state: FeedState) -> Iterator[FeedRecords]:
     for table, error in state.troubles.items():
         yield TableTrouble(table, error)
     yield from state.needs.values()
-    yield CheckpointReached(state.checkpoint)
+    yield CheckpointReached(state.checkpoint, state.checkpoint_generation)
 
 
 def restored(blob: bytes) -> Iterator[FeedState]:
@@ -154,7 +154,7 @@ def restored(blob: bytes) -> Iterator[FeedState]:
         raise NewerFormat(f"snapshot of a changefeed of version {blob[0]}, this is version {VERSION}")
     try:
         found = msgspec.msgpack.decode(blob[1:], type=_Snapshot)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"snapshot of a changefeed: {error}") from error
     state = FeedState(next_id=found.next_id)
     for start in range(0, len(found.records), READ_PAGE):

@@ -192,7 +192,8 @@ class MaintainerHost:
         for change in news.changes:
             machine.on_change(change)
         for mark in news.marks:
-            machine.on_mark(mark.resolved, mark.ends, full=mark.full)
+            machine.on_mark(
+                mark.resolved, mark.ends, full=mark.full, generation=mark.generation, begins=mark.begins)
         machine.on_positions(news.positions)
         for table, why in news.lost.items():
             machine.releasing.lost(table, why, int(self._around.ports.clock.wall() * 1000))

@@ -54,13 +54,14 @@ class Rounds(Protocol):
 class DispatchingReport(NamedTuple):
     """`rounds`: under way, also of dispatchers that are gone. `epochs`: greater ones than their own that positions of
     held spans carry, as read. `outage`: its sink takes no writes; `trips`, `probes`: how often that was noticed, and
-    looked after [V12]."""
+    looked after [V12]. `oldest_round_s`: how long Spark has had the oldest round; 0: none."""
 
     rounds: int = 0
     epochs: Mapping[SpanId, int] = {}
     outage: Outage | None = None
     trips: int = 0
     probes: int = 0
+    oldest_round_s: float = 0.0
 
 
 class Dispatching(Protocol):
@@ -86,11 +87,13 @@ class Dispatching(Protocol):
 
 
 class Mark(NamedTuple):
-    """Of `progress`. `full`: `ends` names every partition."""
+    """Of `progress`. `full`: `ends` names every partition. `begins`: where its generation begins."""
 
     resolved: Lsn
     ends: Mapping[TablePartition, int]
     full: bool
+    generation: int = 0
+    begins: Mapping[TablePartition, int] = {}
 
 
 class News(NamedTuple):
@@ -105,7 +108,8 @@ class News(NamedTuple):
 
 
 class DdlTaken(NamedTuple):
-    """`written`: changes that stand in the target already, at and beyond the position."""
+    """`written`: changes at and beyond the position that are known to stand in full. Others are written again by who
+    goes on, which is no harm: what stands of them stays as it is."""
 
     position: DdlPosition
     written: tuple[tuple[TableId, int], ...] = ()

@@ -13,10 +13,12 @@ from uuid import UUID
 from millrace.changefeed.members import CaptureInfo
 from millrace.core.feeds.effects import Send
 from millrace.link.pool import LinkPool
+from millrace.link.proving import Proving
 from millrace.link.server import LinkServer, Peer
 from millrace.model.feed_messages import FeedMessages
 from millrace.model.messages import Hello
 from millrace.model.spans import CaptureId
+from millrace.ops.cluster_secret import Key
 from millrace.ops.ports import Ports
 from millrace.wire import feeds, links
 
@@ -24,13 +26,16 @@ Deliver = Callable[[CaptureId, FeedMessages], None]
 
 
 class Post:
-    def __init__(self, me: CaptureId, incarnation: int, cluster_id: UUID, ports: Ports, deliver: Deliver) -> None:
+    def __init__(
+        self, me: CaptureId, incarnation: int, cluster_id: UUID, ports: Ports, deliver: Deliver, *, link_key: Key
+    ) -> None:
         def hello() -> Hello:
             return Hello(format=links.FORMAT, cluster_id=cluster_id, member=me, incarnation=incarnation)
 
         self._me, self._deliver = me, deliver
-        self._pool = LinkPool(hello, ports)
-        self._server = LinkServer(hello)
+        self.proving = Proving(link_key, "capture", ports.random)
+        self._pool = LinkPool(hello, ports, self.proving)
+        self._server = LinkServer(hello, self.proving)
         self._server.on(links.FEEDS, self._received)
         self._known: set[CaptureId] = set()
         self._closed = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from millrace import limits
@@ -24,12 +24,16 @@ from millrace.log.client.positions import PositionClient
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import PositionKey
 from millrace.model.spans import TableId
+from millrace.model.tables import Oid
 
 
 class FeedBases:
     def __init__(
-        self, client: LogClient, changefeed: str, story: SourceStory, copies: FeedCopies, floors: FeedFloors
+        self, client: LogClient, changefeed: str, story: SourceStory, copies: FeedCopies, floors: FeedFloors,
+        behind: Mapping[Oid, int] = {},
     ) -> None:
+        """`behind`: where tables broke: they begin with a later copy."""
+        self._behind = behind
         self._client, self._changefeed, self._story = client, changefeed, story
         self._copies, self._floors = copies, floors
         self._slots = asyncio.Semaphore(limits.HOME_CALLS_MAX)
@@ -57,7 +61,8 @@ class FeedBases:
         floors = {partition: told.floors.get(partition, 0) for partition in partitions} if told.has_marker else None
         since = told.number if told.has_marker else 0
         keyless = [book.number for book in books if self._story.is_keyless(table.oid, book.offset)]
-        return base(self._copies.all, books, starts=starts, whole=whole, floors=floors, since=since, keyless=keyless)
+        return base(self._copies.all, books, starts=starts, whole=whole, floors=floors, since=since, keyless=keyless,
+                    behind=self._behind.get(table.oid))
 
     async def _start(self, topic: str, partition: int) -> int:
         async with self._slots:

@@ -1,12 +1,13 @@
 """The ddl dispatcher's hand: its position taken, its writer fenced, targets scanned, changes written [C7, K3, V11].
 
     take ─▶ position under the epoch ─▶ scan: every target that it names is fenced, then read up to the fence
-    write ─▶ the target fenced under this epoch ─▶ named by a commit ─▶ the message ─▶ commit: passed, named no more
+    write ─▶ targets fenced under this epoch ─▶ named by a commit ─▶ a message in each ─▶ commit: passed, named no more
     watermark ─▶ every partition fenced under this epoch ─▶ the message in each; nobody looks for it: it may be repeated
 
 In: epochs, messages of changes. Out: what was asked, or None and False where somebody else has it. Promise: a message
 stands only in targets that the stored position names, so a scan of those finds all; whoever named one and lost its
-epoch is fenced there before it is read. After an error nothing more is written under that epoch.
+epoch is fenced there before it is read. After an error nothing more is written under that epoch. One change may have
+several letters (a truncation in every partition, a schema change beside it): whoever goes on writes those that miss.
 """
 
 from __future__ import annotations
@@ -48,13 +49,22 @@ PARTITION = 0                          # of every target: schema changes stand t
 NO_CHANGE = -1                         # in the place of a change's number: a watermark
 
 
-class ChangeMessage(NamedTuple):
-    """`table` and `change` as the machine names them."""
+class Letter(NamedTuple):
+    """One message of a change: in every partition of its topic, or in the first. `kind`: tells the letters of one
+    change apart where they stand in one partition."""
 
-    table: TableId
-    change: int
-    key: bytes | None
-    value: bytes
+    topic: TopicInfo
+    kind: int
+    message: Message
+    everywhere: bool = False
+
+    @property
+    def targets(self) -> list[TopicPartition]:
+        partitions = [one.index for one in self.topic.partitions] if self.everywhere else [PARTITION]
+        return [TopicPartition(self.topic.id, partition) for partition in partitions]
+
+
+_Stands = tuple[int, int, TopicPartition]      # change, kind of letter, where
 
 
 class _Taken:
@@ -62,7 +72,7 @@ class _Taken:
 
     def __init__(self, stored: StoredPosition, source: str) -> None:
         self.stored, self.position = stored, ddl_of(stored, source)
-        self.standing: dict[int, Standing] = {}              # by change
+        self.standing: dict[_Stands, Standing] = {}
         self.fenced: dict[TopicPartition, int] = {}          # with the next sequence
 
     @property
@@ -104,14 +114,15 @@ class DdlHand:
             if target in names:                              # else it was deleted, and what stood there with it
                 await self._scan(taken, names[target], target, start, table_of)
         self._go_on(taken)
-        return DdlTaken(taken.position, tuple((one.table, one.change) for one in taken.standing.values()))
+        return DdlTaken(taken.position)
 
     async def _scan(
         self, taken: _Taken, topic: str, target: TopicPartition, start: int, table_of: Mapping[int, TableId]
     ) -> None:
         for former in taken.stored.writers[:-1]:
-            await self._client.fence(topic, PARTITION, writer_id=former.writer_id, epoch=limits.WRITER_EPOCH_MAX)
-        end, where = await self._fence(taken, topic, target), (topic, PARTITION)
+            await self._client.fence(
+                topic, target.partition, writer_id=former.writer_id, epoch=limits.WRITER_EPOCH_MAX)
+        end, where = await self._fence(taken, topic, target), (topic, target.partition)
         log_start, _ = await self._client.ends(*where)
         if log_start > start:
             raise DataLost(f"{topic}: what may hold a schema change is gone ({start} to {log_start})")
@@ -124,7 +135,8 @@ class DdlHand:
                 told = written(record.headers)
                 if told is not None and told.provenance.topic_id == self._key.topic_id.bytes and (
                         change := told.point.offset) in table_of:
-                    taken.standing[change] = Standing(table_of[change], change, target, record.offset)
+                    taken.standing[change, told.point.row, target] = Standing(
+                        table_of[change], change, target, record.offset)
             start = page.next_offset
 
     async def _fence(self, taken: _Taken, topic: str, target: TopicPartition) -> int:
@@ -142,38 +154,48 @@ class DdlHand:
         return self._taken is not None and self._taken.stored.epoch == epoch
 
     # -- changes ---------------------------------------------------------------------------------------------------
-    async def write(self, epoch: int, topic: TopicInfo, message: ChangeMessage, *, wall_ms: int) -> bool:
+    async def write(
+        self, epoch: int, table: TableId, change: int, letters: Sequence[Letter], *, wall_ms: int
+    ) -> bool:
+        """`table` and `change` as the machine names them. Letters that stand already are not written again."""
         taken = self._taken
         if taken is None or taken.stored.epoch != epoch:
             return False
-        if message.change in taken.standing:
+        missing = [(letter, target) for letter in letters for target in letter.targets
+                   if (change, letter.kind, target) not in taken.standing]
+        if not missing:
             return True
-        target = TopicPartition(topic.id, PARTITION)
         self._taken = None                                   # until it is known what became of it
         try:
-            await self._name(taken, topic.name, target)
-            offset = await self._send(taken, topic.name, target, message.change, message[2:], wall_ms)
+            await self._name(taken, {target: letter.topic.name for letter, target in missing})
+            for letter, target in missing:                   # one after another: sequences of a partition have an order
+                offset = await self._send(
+                    taken, letter.topic.name, target, Point(change, letter.kind), letter.message, wall_ms)
+                taken.standing[change, letter.kind, target] = Standing(table, change, target, offset)
         except (InvalidProducerEpoch, Superseded, PositionMoved, PositionMissing):
             return False
-        taken.standing[message.change] = Standing(message.table, message.change, target, offset)
         self._go_on(taken)
         return True
 
-    async def _name(self, taken: _Taken, topic: str, target: TopicPartition) -> None:
+    async def _name(self, taken: _Taken, targets: Mapping[TopicPartition, str]) -> None:
         """Whatever we write from now on stands behind what is there."""
-        if target not in taken.fenced:
-            await self._fence(taken, topic, target)
-        _, end = await self._client.ends(topic, PARTITION)
-        await self._commit(taken, ddl_commit(taken.stored, taken.position, taken.standing.values(), {target: end}))
+        ends: dict[TopicPartition, int] = {}
+
+        async def one(target: TopicPartition, topic: str) -> None:
+            if target not in taken.fenced:
+                await self._fence(taken, topic, target)
+            ends[target] = (await self._client.ends(topic, target.partition))[1]
+
+        await together(one(*item) for item in targets.items())
+        await self._commit(taken, ddl_commit(taken.stored, taken.position, taken.standing.values(), ends))
 
     async def _send(
-        self, taken: _Taken, topic: str, target: TopicPartition, change: int, message: tuple[bytes | None, bytes],
-        wall_ms: int,
+        self, taken: _Taken, topic: str, target: TopicPartition, point: Point, message: Message, wall_ms: int,
     ) -> int:
         provenance = Provenance(self._key.topic_id.bytes, self._key.partition, taken.writer.writer_id,
                                 taken.stored.epoch)
         key, value = message
-        record = Record(value, key, ((NAME, value_of(provenance, Point(change, 0))),))
+        record = Record(value, key, ((NAME, value_of(provenance, point)),))
         batch = build_batch([record], writer_id=taken.writer.writer_id, epoch=taken.writer_epoch,
                             sequence=taken.fenced[target], timestamp_ms=wall_ms)
         writer = self._client.once(topic, target.partition)
@@ -194,8 +216,8 @@ class DdlHand:
                                             for topic in topics for partition in topic.partitions], message, wall_ms)
 
     async def announce(self, epoch: int, topic: TopicInfo, message: Message, *, wall_ms: int) -> bool:
-        """What may stand twice: nobody looks for it. False: this epoch is over."""
-        return await self._announce(epoch, [(topic.name, TopicPartition(topic.id, PARTITION))], message, wall_ms)
+        """In every partition, what may stand twice: nobody looks for it. False: this epoch is over."""
+        return await self.watermark(epoch, [topic], message, wall_ms=wall_ms)
 
     async def _announce(
         self, epoch: int, targets: Sequence[tuple[str, TopicPartition]], message: Message, wall_ms: int
@@ -210,7 +232,7 @@ class DdlHand:
             async with slots:
                 if target not in taken.fenced:
                     await self._fence(taken, topic, target)
-                await self._send(taken, topic, target, NO_CHANGE, message, wall_ms)
+                await self._send(taken, topic, target, Point(NO_CHANGE, 0), message, wall_ms)
 
         try:
             await together(one(*target) for target in targets)
@@ -243,7 +265,7 @@ class DdlHand:
         except (Superseded, PositionMoved, PositionMissing):
             return False
         taken.position = wanted
-        taken.standing = {change: one for change, one in taken.standing.items() if change >= wanted.of(one.table)}
+        taken.standing = {at: one for at, one in taken.standing.items() if one.change >= wanted.of(one.table)}
         self._go_on(taken)
         return True
 

@@ -20,9 +20,10 @@ from millrace.changefeed.feeds.tasks import Tasks
 from millrace.changefeed.homes.bases import FeedBases
 from millrace.changefeed.homes.closing import close_positions
 from millrace.changefeed.homes.copies import FeedCopies
-from millrace.changefeed.homes.ddl import PARTITION, ChangeMessage, DdlHand
+from millrace.changefeed.homes.ddl import DdlHand
 from millrace.changefeed.homes.floors import FeedFloors
 from millrace.changefeed.homes.keeping import NO_BASE, Keeping
+from millrace.changefeed.homes.letters import Letters
 from millrace.changefeed.homes.patience import patiently, together
 from millrace.changefeed.homes.progress import ProgressReader
 from millrace.changefeed.homes.standing import FeedStanding, floor_of
@@ -34,6 +35,7 @@ from millrace.changefeed.topic_owners import Owners, nobody
 from millrace.core.delivery.source_marks import At
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.bases import Base
+from millrace.core.feeds.breaks import Breaks
 from millrace.core.feeds.ddl_home import ddl_key, ddl_of, named, shown_upto
 from millrace.core.feeds.effects import BeginTable
 from millrace.core.feeds.settling import changed_tables
@@ -49,8 +51,8 @@ from millrace.model.progress import Change
 from millrace.model.quarantine import quarantine_topic
 from millrace.model.spans import Span, TableId, whole
 from millrace.model.tables import Lsn, Oid
-from millrace.sink.kafka.choice import change_message, watermark_message
-from millrace.sink.kafka.formats import Message, Origin
+from millrace.sink.kafka.choice import watermark_message
+from millrace.sink.kafka.formats import Origin
 
 
 class LogFeedHome:
@@ -66,18 +68,22 @@ class LogFeedHome:
         self._shapes = Shapes(spec, shape, owners, lambda: self._story.present)
         self._key = ddl_key(spec.id, progress.id)
         self._hand = DdlHand(client, self._key, spec.source)
+        self._letters = Letters(self._targets, self._shapes, self._origin)
         self._story, self._stored = SourceStory(spec), StoredPositions(client, spec.id)
         self._copies = FeedCopies(client, spec.id, self._stored)
         self._floors = FeedFloors(client, spec.id, past.maintainer)
-        bases = FeedBases(client, spec.id, self._story, self._copies, self._floors)
+        self._breaks = Breaks()
+        behind = self._breaks.behind if spec.on_schema_break == "stop" else {}
+        bases = FeedBases(client, spec.id, self._story, self._copies, self._floors, behind)
         self._known = FeedTables(client, spec.id, self._stored, bases, epoch=past.epoch)
         self._keeping = Keeping(client, self._story, self._stored, self._known, self._copies, self._floors, self._key,
                                 out=past.out, move_s=floor_move_s)
-        self._standing = FeedStanding(client, self._story, self._stored, self._known, self._copies, self._key)
+        self._came = asyncio.Event()                     # more of `progress` is read, or a change has passed
+        self._standing = FeedStanding(client, self._story, self._stored, self._known, self._copies, self._key,
+                                      self._came.set)
         self._tables: dict[TableId, int] = {}
         self._changes: list[SchemaChange] = []
         self._read = 0                                   # records of `progress` before it are told
-        self._came = asyncio.Event()
         self._error: Exception | None = None
         self._tasks = Tasks(f"home-{spec.id}")
 
@@ -88,13 +94,20 @@ class LogFeedHome:
             self._copies.replay(offset, record)
         told = [found for page in pages for offset, record in page
                 if (found := self._story.replay(offset, record)) is not None]
-        ddl = ddl_of(await self._ddl_position(), self._spec.source)
+        stored = await self._ddl_position()
+        ddl = ddl_of(stored, self._spec.source)
+        self._breaks.since = stored.resolved
+        for page in pages:
+            for offset, record in page:
+                self._breaks.replay(offset, record)
         await self._stored.load()
         await together(map(self._meet_in_turn, self._coming(told, ddl)))
         for one in told:
             self._tell(one, passed=ddl.of(self._story.table(one.table.oid)), floor=floor_of(ddl))
         for key in self._stored.by_key:
             self._standing.note(key)
+        for oid in self._breaks.broken if self._stops else ():
+            self._stop_table(oid)
         await self._keeping.begin()
         self._read = self._progress.next
         for work in (self._follow(), self._standing.follow_positions(), self._standing.follow_markers(),
@@ -120,7 +133,7 @@ class LogFeedHome:
 
     async def _ddl_position(self) -> StoredPosition:
         """The changefeed begins with the first change in `progress`, or where that ends: no marker of an earlier one
-        stands in any table's topic. Who is first says so, for good."""
+        stands in any table's topic. Who is first says so, for good. `resolved`: what was there when it was made."""
         first = self._story.first_change
         at = self._progress.next if first is None else first
         try:
@@ -129,7 +142,7 @@ class LogFeedHome:
             pass
         try:
             return await self._positions.create(
-                self._key, epoch=self._past.epoch, at=Point(at, 0), resolved=at,
+                self._key, epoch=self._past.epoch, at=Point(at, 0), resolved=self._progress.next,
                 writer_id=await self._client.new_writer_id())
         except PositionExists:
             return await self._positions.read(self._key)
@@ -146,6 +159,9 @@ class LogFeedHome:
             copied: set[TableId] = set()
             for offset, record in await patiently(partial(self._progress.page, wait_s=limits.HOME_WAIT_S)):
                 copied.update(map(self._story.table, self._copies.replay(offset, record)))
+                broken = self._breaks.replay(offset, record)
+                if broken is not None and self._stops:       # before its change is told: nobody writes that
+                    self._stop_table(broken)
                 told = self._story.replay(offset, record)
                 if told is None:
                     continue
@@ -162,8 +178,18 @@ class LogFeedHome:
                 self._read = self._progress.next
                 self._came.set()
 
+    @property
+    def _stops(self) -> bool:
+        return self._spec.on_schema_break == "stop"
+
+    def _stop_table(self, oid: Oid) -> None:
+        table = self._story.table(oid)
+        if table in self._known.topics:
+            self._keeping.lose(table, self._breaks.broken[oid])
+
     async def _show(self) -> None:
-        """To tools: how far `progress` is done. Wakes when something has come, and then not for a while."""
+        """To tools: how far `progress` is done. Looks when `_came` is set, and then not for a while. A commit alone is
+        no reason to look: its change is among those that wait until the stored position was read back."""
         shown = 0
         while True:
             self._came.clear()
@@ -234,7 +260,9 @@ class LogFeedHome:
         await self._caught_up()
         told = self._standing.told                       # what a named target holds has not passed, so it is of these
         wanted = {self._targets.topic_of(one.table) for one in told.values()} if named(stored) else set()
-        names = {TopicPartition(info.id, PARTITION): info.name for info in await self._targets.found(wanted)}
+        found = await self._targets.found(wanted)
+        found += await self._targets.also_written(stored, found)
+        names = {TopicPartition(info.id, one.index): info.name for info in found for one in info.partitions}
         tables = {number: self._story.table(one.table.oid) for number, one in told.items()}
         return await self._hand.scan(stored, names, tables)
 
@@ -247,24 +275,18 @@ class LogFeedHome:
             await asyncio.sleep(limits.HOME_LOOK_S)
 
     async def write_change(self, epoch: int, table: TableId, change: int) -> bool:
-        sink, told = self._targets.sink, self._standing.told.get(change)
+        told = self._standing.told.get(change)
         if told is None or not self._hand.holds(epoch):
             return False                                 # it has passed, or this epoch is over
-        name = self._targets.topic_of(told.table)
-        if not sink.ddl or name in await self._shapes.taken():
-            return True
         now_us = int(self._wall() * 1_000_000)
-        shown = await self._shapes.shown(told.table)
-        message = change_message(sink, self._origin, shown, told.change, now_us=now_us)
-        topic = await self._targets.ensure(name)
-        return await self._hand.write(epoch, topic, ChangeMessage(table, change, *message), wall_ms=now_us // 1000)
+        letters = await self._letters.of(told, now_us=now_us)
+        return await self._hand.write(epoch, table, change, letters, wall_ms=now_us // 1000)
 
     async def commit_ddl(self, expected: DdlPosition, wanted: DdlPosition) -> bool:
         ending = [one for one in self._standing.told.values()
                   if one.kind == "drop" and one.number < wanted.of(self._story.table(one.table.oid))]
         if not await self._hand.commit(expected, wanted):
             return False
-        self._came.set()
         for one in ending:
             table = self._story.table(one.table.oid)
             self._known.ended(table, one.number)
@@ -331,18 +353,14 @@ class LogFeedHome:
     async def _truncate(self, effect: BeginTable, base: Base) -> None:
         """What was told of it before counts no more: rows that were deleted meanwhile nobody tells [decision 12]."""
         table = next((one for one in self._story.tables if one.oid == effect.table.oid), None)
-        if table is None or not self._targets.sink.ddl:
-            return
-        name = self._targets.topic_of(table)
-        if name in await self._shapes.taken():
+        if table is None:
             return
         now_us = int(self._wall() * 1_000_000)
         at = base.at or At(0, 0)
         change = Change(at.generation, table.oid, at.lsn, 0, "truncate", table.id, wall_ms=now_us // 1000, begins=True)
-        shown = await self._shapes.shown(table)
-        message = Message(*change_message(self._targets.sink, self._origin, shown, change, now_us=now_us))
-        topic = await self._targets.ensure(name)
-        if not await self._hand.announce(effect.epoch, topic, message, wall_ms=now_us // 1000):
+        letter = await self._letters.truncation(table, change, now_us=now_us)
+        if letter is not None and not await self._hand.announce(
+                effect.epoch, letter.topic, letter.message, wall_ms=now_us // 1000):
             raise Superseded(f"changefeed {self._spec.id}: the ddl dispatcher of epoch {effect.epoch} is over")
 
     async def _is_made_by(self, key: PositionKey, epoch: int) -> bool:

@@ -34,6 +34,7 @@ from millrace.ops.logging import get_logger
 
 log = get_logger(__name__)
 
+TARGET_GONE = "its target topic was deleted, or deleted and made again: what was delivered there is gone"
 NO_BASE = "what is behind its copies is not in the log any more"
 
 
@@ -127,6 +128,7 @@ class Keeping:
         await self._find_quarantine()
         self._books = {book.number for table in self._tables.topics for book in self._copies.of(table)}
         self._tell_lost(await self._floors.look(self.wanted, thorough=thorough, early=early))
+        await self._tell_gone()
 
     def _tell_lost(self, lost: Mapping[TopicPartition, str]) -> None:
         for tp, why in lost.items():
@@ -142,6 +144,17 @@ class Keeping:
             if table in self._unproved and table is not None and not position.closed:
                 for tp in position.ends_by_target.keys() & lost.keys():
                     self.lose(table, f"what a take-over looks through in its target is gone: {lost[tp]}")
+
+    async def _tell_gone(self) -> None:
+        """Tables whose dispatchers stopped, and whose positions name a topic that is not there any more [K3]."""
+        if not self._unproved - self.out:
+            return
+        there = await self._client.topic_ids()
+        for key, position in self._stored.by_key.items():
+            table = self._table_of(key)
+            if table is not None and table in self._unproved - self.out and not position.closed and any(
+                    end.topic_id not in there for end in position.ends):
+                self.lose(table, TARGET_GONE)
 
     async def _find_quarantine(self) -> None:
         if self._quarantine is None and self._stored.by_key:

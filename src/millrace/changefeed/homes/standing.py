@@ -10,6 +10,7 @@ and nothing before the ends that were marked when that change was told.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from millrace import limits
@@ -30,11 +31,11 @@ from millrace.model.spans import TableId, TablePartition
 class FeedStanding:
     def __init__(
         self, client: LogClient, story: SourceStory, stored: StoredPositions, tables: FeedTables, copies: FeedCopies,
-        key: PositionKey,
+        key: PositionKey, passed: Callable[[], None],
     ) -> None:
-        """`key`: of the ddl position."""
+        """`key`: of the ddl position. `passed` is called when changes have passed and `told` has them no more."""
         self._client, self._story, self._stored, self._tables, self._key = client, story, stored, tables, key
-        self._copies = copies
+        self._copies, self._passed = copies, passed
         self._markers: dict[TablePartition, tuple[int, int | None]] = {}     # offset looked at, what stands there
         self._changed: dict[TablePartition, Committed] = {}
         self._stirred, self._arrived = asyncio.Event(), asyncio.Event()
@@ -79,8 +80,11 @@ class FeedStanding:
 
     def _forget_passed(self) -> None:
         floor = floor_of(self._ddl())
-        for number in [number for number in self.told if number < floor]:
+        passed = [number for number in self.told if number < floor]
+        for number in passed:
             del self.told[number]
+        if passed:
+            self._passed()
 
     def _ddl(self) -> DdlPosition:
         stored = self._stored.by_key.get(self._key)

@@ -24,7 +24,7 @@ from millrace.sink.routes import Router, check_sink
 
 class Targets:
     def __init__(self, client: LogClient, spec: ChangefeedSpec) -> None:
-        self._client = client
+        self._client, self._source = client, spec.source
         self.sink = check_sink(spec)
         self._router = Router(spec.source, self.sink, spec.settings)
         self._ensured: set[str] = set()
@@ -49,13 +49,20 @@ class Targets:
             return set(self._names.get(oid, ()))
         return set().union(*self._names.values()) if self._names else set()
 
-    async def ensure(self, name: str) -> TopicInfo:
-        """Of a topic that is there, as it is; else made as the sink says."""
-        if name not in self._ensured:
-            with contextlib.suppress(TopicExists):
-                await self._client.create_topic(
-                    name, partitions=self.sink.partitions, replication_factor=self.sink.replication or -1)
-            self._ensured.add(name)
+    async def of_schema_changes(self) -> TopicInfo:
+        """One partition: they are read in their order."""
+        return await self.ensure(self.sink.ddl_topic.topic(self._source, "", ""), partitions=1)
+
+    async def ensure(self, name: str, *, partitions: int = 0) -> TopicInfo:
+        """Of a topic that is there, as it is; else made as the sink says, also one that was deleted since.
+        `partitions`: instead of the sink's."""
+        if name in self._ensured:
+            with contextlib.suppress(UnknownTopicOrPartition):
+                return await self._client.topic(name)
+        with contextlib.suppress(TopicExists):
+            await self._client.create_topic(
+                name, partitions=partitions or self.sink.partitions, replication_factor=self.sink.replication or -1)
+        self._ensured.add(name)
         return await self._client.topic(name)
 
     async def found(self, names: Iterable[str]) -> list[TopicInfo]:

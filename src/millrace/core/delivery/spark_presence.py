@@ -68,6 +68,12 @@ class SparkPresence:
         elif not why and self._absence is not None and self._absence.by_look:
             self._absence = None                         # another one ends when a job comes back
 
+    def looked_idle(self, asked: float, now: float, why: str) -> None:
+        """As `looked`, by somebody who has nothing for Spark to do: an absence is met with."""
+        self.looked(asked, now, why)
+        if why:
+            self._tried_at = now
+
     def _absent(self, since: float, why: str, *, by_look: bool) -> None:
         before = self.absence(since)
         self._absence = Absence(why, before.since if before is not None else since, by_look)

@@ -1,7 +1,7 @@
 """How a dispatcher stands, from the take-overs of its partitions, and what that means after a round [P5, V11, K3].
 
     WORKING ──a part was superseded, or must be taken over again──▶ GONE: placed again under another epoch, or nowhere
-       ├──a position is missing, a scan cannot prove──▶ LASTING: a person decides, told as the error of a round
+       ├──position missing, target gone, a scan cannot prove──▶ LASTING: a person decides, told as the error of a round
        └──as asked──▶ STOPPED
 
 In: why its parts have ended, if they have. Out: one word for all of them; the worst speaks.
@@ -24,10 +24,10 @@ class Standing(Enum):
 
 
 # The code under which people read of it (core.feeds.states knows what each does to the changefeed).
-CODES = {Why.MISSING: "position_missing", Why.CANNOT_PROVE: "cannot_prove"}
-_ORDER = (Why.SUPERSEDED, Why.AGAIN, Why.CANNOT_PROVE, Why.MISSING, Why.STOPPED)
-_STANDINGS = {Why.SUPERSEDED: Standing.GONE, Why.AGAIN: Standing.GONE, Why.CANNOT_PROVE: Standing.LASTING,
-              Why.MISSING: Standing.LASTING, Why.STOPPED: Standing.STOPPED}
+CODES = {Why.MISSING: "position_missing", Why.CANNOT_PROVE: "cannot_prove", Why.TARGET_GONE: "target_topic_gone"}
+_ORDER = (Why.SUPERSEDED, Why.AGAIN, Why.TARGET_GONE, Why.CANNOT_PROVE, Why.MISSING, Why.STOPPED)
+_STANDINGS = {Why.SUPERSEDED: Standing.GONE, Why.AGAIN: Standing.GONE, Why.TARGET_GONE: Standing.LASTING,
+              Why.CANNOT_PROVE: Standing.LASTING, Why.MISSING: Standing.LASTING, Why.STOPPED: Standing.STOPPED}
 
 
 class Stands(NamedTuple):

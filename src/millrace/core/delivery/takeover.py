@@ -3,7 +3,7 @@
     TAKING ─▶ LISTING ─▶ FENCING ─▶ SCANNING ─▶ HOLDING ─▶ STORING ─▶ READY ──plan──▶ ROUND
       position  targets    the old    what it     targets that   ▲      │ idle: fresh ends  │
       and epoch            writer     left        have no end    └──────┴───────────────────┘ result
-    any ─▶ ENDED: superseded · again (under a fresh epoch) · missing · cannot_prove · stopped
+    any ─▶ ENDED: superseded · again (under a fresh epoch) · missing · target_gone · cannot_prove · stopped
 
 In: answers to what is `wanted`, results of rounds, high watermarks, time. Out: `wanted` (requests that may be sent any
 time, again and again, until they are answered), plans, and at last why it ended.
@@ -21,6 +21,7 @@ from millrace.core.delivery import taking
 from millrace.core.delivery.positions import Commit
 from millrace.core.delivery.takeover_asks import Store, Why
 from millrace.core.delivery.taking import State, Taking
+from millrace.core.delivery.target_ends import lost_targets
 from millrace.core.sources.reader import NO_FLAWS
 from millrace.limits import ENDS_LOOK_S, ENDS_REFRESH_S
 from millrace.model.ids import TopicPartition
@@ -39,7 +40,7 @@ FLAWS = {
 
 
 class Takeover(Taking):
-    __slots__ = ("_plan", "_refresh_s", "_sequences", "_stopping", "_stored_at", "_targets_grew")
+    __slots__ = ("_lost", "_plan", "_refresh_s", "_sequences", "_stopping", "_stored_at", "_targets_grew")
 
     def __init__(
         self, key: PositionKey, epoch: int, flaws: frozenset[str] = NO_FLAWS, *, accept_gap: bool = False,
@@ -48,6 +49,7 @@ class Takeover(Taking):
         super().__init__(key, epoch, flaws, accept_gap=accept_gap)
         self._refresh_s = ENDS_REFRESH_S - ENDS_LOOK_S if refresh_s is None else refresh_s
         self._stopping = self._targets_grew = False
+        self._lost = ""                                  # why delivered rows are gone; told when no round is under way
         self._sequences: dict[TopicPartition, int] = {}
         self._plan: WritePlan | None = None
         self._stored_at = 0.0
@@ -147,7 +149,12 @@ class Takeover(Taking):
         return "refresh" not in self._flaws and (not self._ends.ahead or "refresh_found" in self._flaws)
 
     def targets_seen(self, targets: Targets) -> None:
-        """Metadata as it comes by: partitions added later are taken up by a take-over [V11]."""
+        """Metadata as it comes by: partitions added later are taken up by a take-over [V11]; a topic that is not the
+        one that has our rows ends it."""
+        self._lost = lost_targets(targets)
+        if self._lost and self.state is State.READY:
+            self._ready()
+            return
         if self._targets is not None and not {*targets.writable} <= {*self._targets.writable}:
             self._targets_grew = True
             if self.state is State.READY:
@@ -168,6 +175,8 @@ class Takeover(Taking):
         self.state = State.READY
         if self._stopping:
             self._end(Why.STOPPED, "")
+        elif self._lost:
+            self._end(Why.TARGET_GONE, self._lost)
         elif self._targets_grew:
             self._end(Why.AGAIN, "the list of targets has changed")
 

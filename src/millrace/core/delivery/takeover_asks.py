@@ -18,6 +18,7 @@ class Why(Enum):
     AGAIN = "again"                 # take over again, under a fresh epoch of the changefeed's counter [V9]
     MISSING = "missing"             # no position is stored: stop, somebody must say where to begin [P3]
     CANNOT_PROVE = "cannot_prove"   # the part to scan is gone: the operator chooses copy or continue [K3]
+    TARGET_GONE = "target_gone"     # a topic that has rows of ours was deleted: only a copy brings them back [S4, K3]
     STOPPED = "stopped"             # as asked, at a stored position
 
 

@@ -21,7 +21,7 @@ from millrace.core.delivery.takeover_asks import (
     Take,
     Why,
 )
-from millrace.core.delivery.target_ends import Ends
+from millrace.core.delivery.target_ends import Ends, lost_targets
 from millrace.core.sources.reader import NO_FLAWS
 from millrace.errors import (
     InvalidProducerEpoch,
@@ -142,6 +142,9 @@ class Taking:
         listed = {*targets.writable, *targets.former}
         unknown = [t for t in self.position.ends_by_target if t not in listed and t.topic_id not in targets.gone]
         if unknown and "whole_list" not in self._flaws:
+            return
+        if (lost := lost_targets(targets)):
+            self._end(Why.TARGET_GONE, lost)
             return
         self._targets = targets
         self.state = State.FENCING

@@ -11,11 +11,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from millrace.core.sources.reader import NO_FLAWS
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, StoredPosition
-from millrace.model.writes import Delivered, WriteResult
+from millrace.model.writes import Delivered, Targets, WriteResult
 
 FLAWS = {
     "keep_ends": "a stored end passes rows at or beyond the position [P3]",
 }
+
+
+def lost_targets(targets: Targets) -> str:
+    """Why rows that were delivered are missing where they would be looked for; empty: none are.
+
+    A former target may be deleted: rows go elsewhere, to topics with a stored end. But where a topic with rows of ours
+    is gone and one that rows would go to now has no stored end, whoever reads it would find later rows only."""
+    if not targets.gone or not targets.fresh:
+        return ""
+    names = ", ".join(targets.fresh)
+    return (f"target topic {names} was deleted, or deleted and made again: rows that were delivered are gone with it; "
+            "copy the table")
 
 
 class Ends:

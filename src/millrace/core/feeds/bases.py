@@ -36,19 +36,22 @@ class Base(NamedTuple):
 
 def base(
     copies: Copies, books: Sequence[Book], *, starts: Mapping[int, int], whole: Mapping[int, bool],
-    floors: Mapping[int, int] | None = None, since: int = 0, keyless: Collection[int] = (),
+    floors: Mapping[int, int] | None = None, since: int = 0, keyless: Collection[int] = (), behind: int | None = None,
     flaws: frozenset[str] = NO_FLAWS,
 ) -> Base | None:
     """`books`: of the table, for this changefeed. `starts`: of its partitions' logs. `whole`: copies of which all is
     there; of others nothing is put. `floors`: a table that was renamed into the rules, by record `since`, begins behind
-    these offsets, without a copy; or with one from later. `keyless`: copies of the table as it was without a key."""
+    these offsets, without a copy; or with one from later. `keyless`: copies of the table as it was without a key.
+    `behind`: the table broke at this record, and begins with a copy that was told later, or not at all [S12]."""
     alive = [book for book in books if not copies.is_void(book)]
     cut = tuple(book for book in alive if not whole[book.number])
     if "base_cut" in flaws:
         return Base(dict(starts))
-    if floors is not None and all(start <= floors.get(partition, 0) for partition, start in starts.items()):
+    if behind is not None:
+        since = max(since, behind + 1)
+    elif floors is not None and all(start <= floors.get(partition, 0) for partition, start in starts.items()):
         return Base({partition: floors.get(partition, 0) for partition in starts}, skipped=cut)
-    if floors is None and not any(starts.values()) and all(whole[book.number] for book in alive[:1]):
+    if behind is None and floors is None and not any(starts.values()) and all(whole[book.number] for book in alive[:1]):
         return Base(dict.fromkeys(starts, 0), skipped=cut)
     for count, book in enumerate(alive):
         found = {partition: copies.beginning(book, partition) for partition in starts}

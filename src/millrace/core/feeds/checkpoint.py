@@ -6,7 +6,8 @@
 In: marks, positions as their home stores them (stale ones are only lower). Out: an LSN up to which all is done, and who
 holds it back. Promises: a partition is done up to the mark when its position has reached the end named there, else up
 to what is stored with its position, and never beyond what is not copied yet; unknown is never read as done; idle
-partitions cost nothing.
+partitions cost nothing. LSNs have an order within a generation only: until every partition has come to where the
+present one begins nothing is said.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Progress:
 
     def __init__(self) -> None:
         self.resolved: Lsn | None = None           # of the last mark; None: no full mark was read yet
+        self.generation = 0                        # of the last mark
+        self._begins: Mapping[TablePartition, int] = {}      # where it begins
         self.committed: dict[TablePartition, Committed] = {}
         self._ends: dict[TablePartition, int] = {}
         self._behind: dict[TablePartition, Lsn] = {}
@@ -53,10 +56,14 @@ class Progress:
         self._behind.pop(part, None)
         self.committed.pop(part, None)
 
-    def on_mark(self, resolved: Lsn, ends: Mapping[TablePartition, int], *, full: bool) -> None:
+    def on_mark(
+        self, resolved: Lsn, ends: Mapping[TablePartition, int], *, full: bool, generation: int = 0,
+        begins: Mapping[TablePartition, int] = {},
+    ) -> None:
+        """`begins`: where the generation begins in partitions that were there before it."""
         if self.resolved is None and not full:
             return
-        self.resolved = resolved
+        self.resolved, self.generation, self._begins = resolved, generation, begins
         for part, end in ends.items():
             self._ends[part] = end
             self._judge(part)
@@ -100,6 +107,9 @@ class Progress:
         """Done up to here, and the partition that holds it back (None: none is behind the last mark)."""
         for part in self._unknown:
             if counts(part.table):
+                return None, part
+        for part, begin in self._begins.items():
+            if part in self.committed and self.committed[part].next < begin and counts(part.table):
                 return None, part
         low, holder = self.resolved, None
         if low is None:

@@ -2,7 +2,7 @@
 
     key           the changefeed, the id of `progress`, partition 0
     next offset   DdlPosition.next: numbers of changes are offsets of `progress`
-    resolved      the number at which the changefeed began; it never changes
+    resolved      where `progress` ended when the changefeed was made; it never changes
     ends          of a target: a change that has not passed may stand there, at `offset` or behind it; in a target that
                   is not named none does;
                   partition ISOLATED: the table with this oid (as a UUID) is isolated, `offset` is its own next

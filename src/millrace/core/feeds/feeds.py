@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
-from urllib.parse import urlsplit
 
 from millrace import limits
 from millrace.core.feeds.captures import NO_FLAWS
@@ -41,6 +40,7 @@ from millrace.model.tables import Lsn
 
 FLAWS = {"newer_settings": "a dispatcher begins with settings that its maintainer has not settled [C2]"}
 
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")
 _ID = re.compile(r"[a-z0-9_-]+")
 _SINKS = ("kafka", "file")
 
@@ -221,7 +221,8 @@ def check_spec(spec: ChangefeedSpec) -> None:
     Rules(spec)
     for i, settings in enumerate(spec.settings):
         read_settings(f"settings[{i}]", settings)
-    scheme = urlsplit(spec.sink).scheme
+    found = _SCHEME.match(spec.sink)
+    scheme = found[1].lower() if found is not None else ""
     if scheme not in _SINKS:
         shown = f"{scheme}:…" if scheme else "…"             # the rest may hold a password
         why = f"{scheme!r} is no sink; there is kafka:?format=…" if scheme else "begin with kafka:, as kafka:?format=…"

@@ -113,8 +113,11 @@ class Maintainer:
         self._stirred |= self.ddl.waiting() is None
         self.ddl.on_change(change)
 
-    def on_mark(self, resolved: Lsn, ends: Mapping[TablePartition, int], *, full: bool) -> None:
-        self.progress.on_mark(resolved, ends, full=full)
+    def on_mark(
+        self, resolved: Lsn, ends: Mapping[TablePartition, int], *, full: bool, generation: int = 0,
+        begins: Mapping[TablePartition, int] = {},
+    ) -> None:
+        self.progress.on_mark(resolved, ends, full=full, generation=generation, begins=begins)
         self.waiting.marked(resolved, self.sight.now)
 
     def on_positions(self, positions: Mapping[TablePartition, Committed]) -> None:
@@ -243,10 +246,21 @@ class Maintainer:
         lsn, holder = self.done_upto()
         if lsn is not None and holder is None:
             self.done_at = now
-        if lsn is None or lsn <= self.state.checkpoint:
+        generation = self.progress.generation
+        if lsn is None or (generation, lsn) <= (self.state.checkpoint_generation, self.state.checkpoint):
             return []
         self._checkpoint_at, self.checkpoint_since = now + limits.CHECKPOINT_EVERY_S, now
-        return [CheckpointReached(lsn)]
+        return [CheckpointReached(lsn, generation)]
+
+    @property
+    def checkpoint(self) -> Lsn | None:
+        """As it is shown. None: nothing is done, or the LSN is of a generation before the source's present one: those
+        stand on another scale, and may be above what is resolved now."""
+        state, progress = self.state, self.progress
+        is_former = state.checkpoint_generation < progress.generation
+        if is_former and progress.resolved is not None and state.checkpoint > progress.resolved:
+            return None
+        return state.checkpoint or None
 
     def done_upto(self) -> tuple[Lsn | None, TablePartition | None]:
         """Up to where all is done, and which partition holds it; None: something is not known yet [C6]."""

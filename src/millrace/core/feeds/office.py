@@ -53,6 +53,7 @@ class FeedState:
     epoch: int = 0
     next_id: SpanId = 0
     checkpoint: Lsn = 0
+    checkpoint_generation: int = 0
     begun: bool = False
     spec: ChangefeedSpec | None = None                               # that is settled; None: none is, or nobody knows
     rewinds: int = 0                                                 # the last wish for another position that is done
@@ -74,7 +75,7 @@ class FeedState:
             case FeedBegun():
                 self.begun = True
             case CheckpointReached():
-                self.checkpoint = record.lsn
+                self.checkpoint, self.checkpoint_generation = record.lsn, record.generation
             case SpansReplaced():
                 born = max(self._ended(span_id).born for span_id in record.old)
                 for span_id, span in record.new:
@@ -116,6 +117,7 @@ class FeedState:
     def _rewound(self, record: FeedRewound) -> None:
         """Nobody is placed; which tables there are at the new position must be settled anew."""
         self.rewinds, self.checkpoint, self.spec = record.rewind, record.lsn, None
+        self.checkpoint_generation = 0                       # of that LSN; the next checkpoint says it
         self.needs.clear()
         self.by_capture.clear()
         for span in self.spans.values():

@@ -24,6 +24,7 @@ from millrace.core.feeds.placing import Placing
 from millrace.model.changefeeds import LEFT, FeedRecords, SpanRecorded, TableEnds, TableNeedsCopy
 from millrace.model.spans import TableId, whole
 
+ANY_TABLE = "SCHEMA.NAME"           # in next steps; who knows names puts the table's in its place
 FLAWS = {
     "released_goes_on": "a table that lost a part of its log goes on where the log starts now [F10]",
     "begins_before_change": "a table begins anew behind a schema change that has not passed [C7]",
@@ -129,8 +130,8 @@ class Releasing:
             return "it begins anew with its copy"
         if table in self._bases:
             return "schema changes from before its copy pass first"
-        copied = f"have it copied: millrace table copy SCHEMA.NAME --source {table.source}"
+        copied = f"have it copied: millrace table copy {ANY_TABLE} --source {table.source}"
         if table not in self.keyless:
             return copied
         return ("it has no key, so a copy of it as it is does not bring it back: leave it out (millrace changefeed "
-                f"update --tables '!SCHEMA.NAME'), or give it a primary key and then {copied}")
+                f"update --tables '!{ANY_TABLE}'), or give it a primary key and then {copied}")

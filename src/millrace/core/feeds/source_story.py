@@ -6,7 +6,9 @@
 
 In: a spec, every record of `progress` in order. Out: what it means for this changefeed. Promises: the same log tells
 the same changes under the same numbers, whoever reads it; what is said twice is told once; a table's first naming is
-told before anything else of it.
+told before anything else of it. Names: a table that gives up its name leaves rows under it, which are truncated there
+(`left`), unless another table has that name by then: that one begins with a truncation of its own [S12]. What messages
+show of a table's first naming never stands before what was told under its name (`shown`).
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from millrace.core.feeds.choice import Came, ChosenTables, Left
 from millrace.model.changefeeds import ChangefeedSpec
 from millrace.model.progress import Change, Mark, ProgressRecord, SchemaVersion
 from millrace.model.spans import TableId, TablePartition
-from millrace.model.tables import Lsn, Oid, TableSchema
+from millrace.model.tables import NOWHERE, Lsn, Oid, Place, TableSchema
 
 Kind = Literal["create", "alter", "truncate", "drop"]
 MarkerKey = tuple[int, Oid, Lsn, int]            # generation, table, place
@@ -29,7 +33,8 @@ MarkerKey = tuple[int, Oid, Lsn, int]            # generation, table, place
 class Told(NamedTuple):
     """`change`: what the message says; `table`: the schema that it describes. `floors`: the marker stands in none of
     the table's partitions before these offsets; a partition that is not named begins at its log's start.
-    `has_marker`: False for a table's first naming."""
+    `has_marker`: False for a table's first naming. `left`: the table as it was named before, where no table has that
+    name any more. `shown_at`: where messages show it, if not at its own place."""
 
     number: int
     kind: Kind
@@ -37,6 +42,15 @@ class Told(NamedTuple):
     change: Change
     floors: dict[int, int]
     has_marker: bool = True
+    left: TableSchema | None = None
+    shown_at: Place | None = None
+
+    @property
+    def shown(self) -> Change:
+        """The change as messages show it."""
+        if self.shown_at is None:
+            return self.change
+        return msgspec.structs.replace(self.change, commit_lsn=self.shown_at.commit_lsn, seq=self.shown_at.seq)
 
     @property
     def marker(self) -> MarkerKey:
@@ -48,9 +62,13 @@ def marker_of(change: Change) -> MarkerKey:
 
 
 class FoldedMark(NamedTuple):
+    """`begins`: where its generation begins in each partition; nothing of the first one."""
+
     resolved: Lsn
     ends: dict[TablePartition, int]
     full: bool
+    generation: int = 0
+    begins: dict[TablePartition, int] = {}
 
 
 @dataclass(slots=True)
@@ -63,6 +81,9 @@ class SourceStory:
     _versions: dict[UUID, TableSchema] = field(default_factory=dict)
     _named: dict[Oid, int | None] = field(default_factory=dict)      # since when they have a key; None: they have none
     _ends: dict[Oid, dict[int, int]] = field(default_factory=dict)
+    _last: dict[str, tuple[int, Place]] = field(default_factory=dict)    # by name: where a change was told last
+    _generation: int = 0
+    _begins: dict[TablePartition, int] = field(default_factory=dict)
     _fresh: FoldedMark | None = None
 
     def __post_init__(self) -> None:
@@ -116,12 +137,13 @@ class SourceStory:
         for end in mark.ends:
             self._ends.setdefault(end.oid, {})[end.partition] = end.offset
         ends = {TablePartition(self.table(end.oid), end.partition): end.offset for end in mark.ends}
+        if mark.generation > self._generation:
+            self._begins = ends if self._generation else {}
+            self._generation = mark.generation
         before = self._fresh
-        if before is None:
-            self._fresh = FoldedMark(mark.resolved, ends, mark.full)
-        else:
-            before.ends.update(ends)
-            self._fresh = FoldedMark(mark.resolved, before.ends, before.full or mark.full)
+        full = mark.full or (before is not None and before.full)
+        ends = {**before.ends, **ends} if before is not None else ends
+        self._fresh = FoldedMark(mark.resolved, ends, full, mark.generation, self._begins)
 
     def _version(self, offset: int, record: SchemaVersion) -> Told | None:
         """Of a table that is known it says nothing by itself: the change behind it does."""
@@ -135,19 +157,31 @@ class SourceStory:
             return None
         lsn = max(record.commit_lsn, 0)
         change = Change(record.generation, table.oid, lsn, record.seq, "create", table.id)
-        return Told(offset, "create", table, change, {}, has_marker=False)
+        generation, last = self._last.get(table.full_name, (0, NOWHERE))
+        later = generation == record.generation and last > (lsn, record.seq)
+        shown_at = Place(last.commit_lsn, last.seq + 1) if later else None
+        return Told(offset, "create", table, change, {}, has_marker=False, shown_at=shown_at)
 
     def _change(self, offset: int, change: Change) -> Told | None:
         if self.first_change is None:
             self.first_change = offset
         if marker_of(change) in self.markers:
             return None
+        before = self._chosen.taken.get(change.oid)
         found = self._meaning(change)
         if found is None:
             return None
         kind, table = found
         self.markers[marker_of(change)] = offset
-        return Told(offset, kind, table, change, dict(self._ends.get(change.oid, {})))
+        self._last[table.full_name] = (change.generation, Place(change.commit_lsn, change.seq))
+        left = self._left(before.table, kind) if before is not None else None
+        return Told(offset, kind, table, change, dict(self._ends.get(change.oid, {})), left=left)
+
+    def _left(self, before: TableSchema, kind: Kind) -> TableSchema | None:
+        """Where rows stay under a name that is nobody's."""
+        if kind == "truncate" or any(one.full_name == before.full_name for one in self.tables):
+            return None
+        return before
 
     def _meaning(self, change: Change) -> tuple[Kind, TableSchema] | None:
         before = self._chosen.taken.get(change.oid)
@@ -156,8 +190,9 @@ class SourceStory:
             self._chosen.on_dropped(change.oid)
             return ("drop", before.table) if before is not None else None
         after = self._versions.get(change.schema_id) if change.schema_id is not None else None
-        if change.kind != "alter" or after is None:
+        if change.kind not in ("alter", "create") or after is None:
             return (change.kind, before.table) if before is not None else None
+        self.dropped.discard(change.oid)                 # it is a table of its own again
         choice = self._chosen.on_table(after)
         if isinstance(choice, Came):
             return "create", after

@@ -25,12 +25,14 @@ from millrace.model.spans import CaptureId, SpanId, TableId
 LOG_GONE = "log_released"               # of an error: what a position needs was not in the log
 SEARCHING = "expression_search"         # ... rows that break an expression are looked for
 UNPROVED = "cannot_prove"               # ... what a take-over scans was not in the target
+TARGET_GONE = "target_topic_gone"       # ... the topic that a table's rows went to was deleted, or made again
 
 # By code of the error; what is not named here may be over by itself.
 CLASSES: Mapping[str, ErrorClass] = {
     "dispatcher_stuck": "restart",
     "fenced": "restart",
     UNPROVED: "isolate",                   # the part of the target to scan is gone: copy or continue, a person decides
+    TARGET_GONE: "isolate",                # its rows went with the topic: a copy brings them back
     "schema_refused": "isolate",
     "topic_refused": "isolate",
     "expression_failed": "isolate",
@@ -125,9 +127,9 @@ class Health:
 
     @property
     def unproved(self) -> frozenset[TableId]:
-        """Their take-overs cannot scan what they must [K3]."""
+        """Their take-overs cannot scan what they must, or what was delivered is gone with its topic [K3]."""
         return frozenset(error.table for error in self._standing.values()
-                         if error.code == UNPROVED and error.table is not None)
+                         if error.code in (UNPROVED, TARGET_GONE) and error.table is not None)
 
     @property
     def searches(self) -> list[FeedError]:

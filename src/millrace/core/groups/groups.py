@@ -13,8 +13,9 @@ positions it asks `positions`, appends the record and replays it there at once, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
+from uuid import UUID
 
 from millrace import limits
 from millrace.core.delivery.copies import SKIPPED
@@ -187,6 +188,14 @@ class Groups:
             return [Answer(token, OffsetsDone(dict.fromkeys(wanted, code)))]
         records = tuple(GroupRecord(OffsetKey(group, *p), None) for p in self.offsets.of(group, wanted))
         return self._write(token, records, OffsetsDone(dict.fromkeys(wanted, Code.NONE)))
+
+    def topics_gone(self, topic_id_of: Callable[[str], UUID | None]) -> list[Effect]:
+        """Offsets go with their topic, members or not; `topic_id_of`: the id that a topic's name stands for now."""
+        effects: list[Effect] = []
+        gone = [GroupRecord(key, None) for key in self.offsets.of_topics_gone(topic_id_of)]
+        for at in range(0, len(gone), limits.GROUP_FORGET_RECORDS):
+            effects += self._write(NOBODY, tuple(gone[at : at + limits.GROUP_FORGET_RECORDS]), Said(Code.NONE))
+        return effects
 
     def _write(self, token: Token, records: tuple[GroupRecord, ...], reply: OffsetsDone | Said) -> list[Effect]:
         if not records:

@@ -18,12 +18,14 @@ from typing import Literal, NamedTuple, TypeVar
 from millrace.core.decision import SourceDecision
 from millrace.core.sources.reader import NO_FLAWS
 from millrace.errors import InvalidRequest
+from millrace.limits import COPY_PACK_BYTES
 from millrace.model.progress import CopyStarted
 from millrace.model.sources import (
     ChunkAttempted,
     ChunkDone,
     ChunkSpan,
     CopyPlanned,
+    RowsMoved,
     SnapshotLost,
     SourceRecords,
 )
@@ -79,6 +81,7 @@ class Copy:
     at: Lsn
     chunks: list[Chunk]
     feeds: tuple[str, ...] = ()
+    why: str = ""                # what broke; "": nothing did
     is_over: bool = False        # its table was dropped: nothing is there to copy, nobody to copy it for
 
     @property
@@ -87,15 +90,21 @@ class Copy:
 
     @property
     def is_whole(self) -> bool:
-        """Of the whole table; else of single keys, whose bounds are equal."""
+        """Of the whole table; else of single keys, which are named, or whose bounds are equal."""
         spans = [chunk.span for chunk in self.chunks]
-        return not all(span.low_key is not None and span.low_key == span.high_key for span in spans)
+        return not all(span.keys or (span.low_key is not None and span.low_key == span.high_key) for span in spans)
+
+    @property
+    def is_large(self) -> bool:
+        """More than goes into one pack, or nobody knows."""
+        sizes = [chunk.span.bytes for chunk in self.chunks]
+        return min(sizes) < 0 or sum(sizes) > COPY_PACK_BYTES
 
     def started(self) -> CopyStarted:
         """What `progress` must say before anything else of the copy counts; said again by every reader that starts."""
         return CopyStarted(
             generation=self.generation, copy=self.id, oid=self.oid, topic=self.topic, chunks=len(self.chunks),
-            at=self.at, kind=self.kind, feeds=self.feeds, whole=self.is_whole,
+            at=self.at, kind=self.kind, feeds=self.feeds, whole=self.is_whole, why=self.why,
         )
 
     @property
@@ -159,6 +168,7 @@ class Copies:
 
     flaws: frozenset[str] = NO_FLAWS
     by_id: dict[int, Copy] = field(default_factory=dict)
+    moved: dict[Oid, dict[tuple[str, ...], None]] = field(default_factory=dict)     # keys to be read again, in order
 
     # -- replay
     def replay(self, record: SourceRecords) -> None:
@@ -168,8 +178,11 @@ class Copies:
                 chunks = [Chunk(span, record.kind) for span in record.chunks]
                 self.by_id[record.copy] = Copy(
                     record.copy, record.generation, record.oid, record.topic, record.partitions, record.kind,
-                    record.at, chunks, record.feeds,
+                    record.at, chunks, record.feeds, record.why,
                 )
+                self._paid(self.by_id[record.copy])
+            case RowsMoved():
+                self.moved.setdefault(record.oid, {}).update(dict.fromkeys(record.keys))
             case ChunkAttempted():
                 chunk = self._chunk(record.copy, record.chunk)
                 chunk.attempts = max(chunk.attempts, record.attempt)
@@ -183,8 +196,17 @@ class Copies:
             case _:
                 pass
 
+    def _paid(self, copy: Copy) -> None:
+        """A copy of the whole table reads every row again; one of single keys, those: others may have come since."""
+        owed = {} if copy.is_whole else self.moved.get(copy.oid, {})
+        read = {key for chunk in copy.chunks for key in chunk.span.keys}
+        self.moved.pop(copy.oid, None)
+        if left := {key: None for key in owed if key not in read}:
+            self.moved[copy.oid] = left
+
     def table_gone(self, oid: Oid) -> None:
         """Replayed from the table's own records."""
+        self.moved.pop(oid, None)
         for copy in self.by_id.values():
             copy.is_over = copy.is_over or copy.oid == oid
 
@@ -204,15 +226,17 @@ class Copies:
         return all(copy.is_done for copy in self.of_generation(generation))
 
     def next_tasks(self, generation: int, *, running: Collection[ChunkId], limit: int) -> list[Task]:
-        """Up to `limit` at once with those running. Snapshot chunks first: their snapshot holds back VACUUM."""
+        """Up to `limit` at once with those running. Snapshot chunks first: their snapshot holds back VACUUM. Then small
+        tables: none waits until a large one is copied."""
         free = limit - len(running)
+        large = {copy.id for copy in self.of_generation(generation) if copy.is_large}
         waiting = [
             Task(copy.id, number, chunk.kind, copy.oid, copy.topic, copy.partitions, chunk.span)
             for copy in self.of_generation(generation)
             for number, chunk in enumerate(copy.chunks)
             if not copy.is_over and not chunk.is_done and (copy.id, number) not in running
         ]
-        waiting.sort(key=lambda task: (task.kind != "snapshot", task.copy, task.chunk))
+        waiting.sort(key=lambda task: (task.kind != "snapshot", task.copy in large, task.copy, task.chunk))
         return waiting[: max(free, 0)]
 
     def figures(self, copy: int) -> Figures:
@@ -235,7 +259,7 @@ class Copies:
     # -- decisions
     def plan(
         self, *, generation: int, oid: Oid, topic: str, partitions: int, kind: Kind, at: Lsn,
-        chunks: tuple[ChunkSpan, ...], feeds: tuple[str, ...] = (), copy: int | None = None,
+        chunks: tuple[ChunkSpan, ...], feeds: tuple[str, ...] = (), copy: int | None = None, why: str = "",
     ) -> SourceDecision[int]:
         """A copy with a number of its own; an empty table has one chunk all the same: it says that nothing is there."""
         if not chunks:
@@ -243,7 +267,7 @@ class Copies:
         number = self.next_id if copy is None else copy
         if number in self.by_id:
             raise InvalidRequest(f"copy {number} is planned already")
-        record = CopyPlanned(number, generation, oid, topic, partitions, kind, at, chunks, feeds)
+        record = CopyPlanned(number, generation, oid, topic, partitions, kind, at, chunks, feeds, why)
         return SourceDecision((record,), number)
 
     def attempt(self, copy: int, chunk: int) -> SourceDecision[Attempt]:

@@ -7,7 +7,8 @@
 In: the source's state; what a look at the catalogue found; what statements in the stream said. Out: decisions, whose
 records go to the source's office and whose reply is for `progress`.
 Promise: one copy makes good for all that happened before it was planned, and for nothing that happened later; a look is
-never believed against news that came while it was taken.
+never believed against news that came while it was taken. Where keys that were told may be gone, or be other ones now,
+the copy *replaces*: a truncation stands before it [S12].
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from millrace.core.sources.registry import SourceState, Table, TableStateName
 from millrace.core.sources.table_rules import quote_rule
 from millrace.errors import InvalidRequest, UnknownTable
 from millrace.model.progress import ChunksAbandoned, TableState
-from millrace.model.sources import SourceRecords, TableLeaves, TablePublished
+from millrace.model.sources import SourceRecords, TableLabels, TableLeaves, TablePublished
 from millrace.model.tables import Column, Lsn, Oid, TableSchema
 
 Said = SourceDecision[tuple[TableState, ...]]
@@ -29,22 +30,31 @@ Said = SourceDecision[tuple[TableState, ...]]
 BY_HAND = " [by hand]"                   # no copy would help before somebody has done something
 _COPY = re.compile(r" \[copy (\d+)\]$")
 _REWRITES = re.compile(r"\btype\b.*\busing\b", re.DOTALL | re.IGNORECASE)
+_FILLS = re.compile(r"\badd\b.*\b(default|identity|serial|bigserial|smallserial)\b", re.DOTALL | re.IGNORECASE)
 _VARCHAR = 1043
+_ALIKE = {21: 20, 23: 20, 1043: 25}      # smallint, int: as bigint; varchar: as text
 _NOTHING: Said = SourceDecision((), ())
 
 
 # -- states ----------------------------------------------------------------------------------------------------------
-def set_state(state: SourceState, oid: Oid, now: TableStateName, reason: str = "") -> Said:
-    made = state.set_table_state(oid, now, reason)
+def set_state(
+    state: SourceState, oid: Oid, now: TableStateName, reason: str = "", *, replaces: bool = False
+) -> Said:
+    made = state.set_table_state(oid, now, reason, replaces=replaces)
     return SourceDecision(made.records, (TableState(state.generation, oid, now, reason),) if made.reply else ())
 
 
-def owe(state: SourceState, oid: Oid, reason: str) -> Said:
-    """Rows of the table changed and the stream does not carry it. One that is not carried gets its copy on return."""
+def owe(state: SourceState, oid: Oid, reason: str, *, replaces: bool = True) -> Said:
+    """Rows of the table changed and the stream does not carry it. One that is not carried gets its copy on return.
+    `replaces`: keys may be gone; a copy that waits to be planned is made one that replaces."""
     table = state.tables.get(oid)
-    if table is None or table.state in ("dropped", "refused") or _waits_for_plan(table):
+    if table is None or table.state in ("dropped", "refused"):
         return _NOTHING
-    return set_state(state, oid, "needs_copy", reason)
+    if not _waits_for_plan(table):
+        return set_state(state, oid, "needs_copy", reason, replaces=replaces)
+    if replaces and not table.replaces and not table.reason.endswith(BY_HAND):
+        return set_state(state, oid, "needs_copy", reason, replaces=True)
+    return _NOTHING
 
 
 def copy_under_way(table: Table) -> int | None:
@@ -70,13 +80,22 @@ def before_look(state: SourceState, known: Iterable[Oid]) -> Before:
     return Before(frozenset(known), frozenset(oid for oid, table in state.tables.items() if table.state == "dropped"))
 
 
+class Leaf(NamedTuple):
+    """Of a table's partitions. `file`: another one after it was truncated, or rewritten."""
+
+    has_rows: bool
+    file: int = 0
+
+
 class Carried(NamedTuple):
-    """A table that streams. `leaves`: of its partitions, and whether there are rows in them; None: it has none."""
+    """A table that streams. `leaves`: of its partitions; None: it has none. `labels`: of the enums in its columns."""
 
     oid: Oid
     published_now: bool = False          # by this look; it was not before
     terms: str = ""                      # on which it is published, as text to compare
-    leaves: Mapping[Oid, bool] | None = None
+    leaves: Mapping[Oid, Leaf] | None = None
+    labels: Mapping[int, str] | None = None
+    has_enum_key: bool = False           # or of another type that somebody made
 
 
 def met(state: SourceState, before: Before, table: Carried) -> Said:
@@ -85,32 +104,68 @@ def met(state: SourceState, before: Before, table: Carried) -> Said:
     if known.state == "dropped" and table.oid not in before.dropped:
         return _NOTHING
     why = _why_owed(known, before, table)
-    said = set_state(state, table.oid, "needs_copy", why) if why and not _waits_for_plan(known) else _NOTHING
+    said = _owe_now(state, known, why) if why is not None else _NOTHING
     records: list[SourceRecords] = [*said.records]
-    if table.leaves is not None and set(known.leaves) != table.leaves.keys():
-        records.append(TableLeaves(table.oid, tuple(sorted(table.leaves))))
+    if table.leaves is not None:
+        leaves = leaves_record(table.oid, table.leaves)
+        if (known.leaves, known.files) != (leaves.leaves, leaves.files):
+            records.append(leaves)
+    if table.labels is not None and known.labels != table.labels:
+        records.append(TableLabels(table.oid, dict(table.labels)))
     if known.terms != table.terms:
         records.append(TablePublished(table.oid, table.terms))
     return SourceDecision(tuple(records), said.reply)
 
 
-def _why_owed(known: Table, before: Before, table: Carried) -> str:
+def leaves_record(oid: Oid, leaves: Mapping[Oid, Leaf]) -> TableLeaves:
+    return TableLeaves(oid, tuple(sorted(leaves)), tuple(leaves[leaf].file for leaf in sorted(leaves)))
+
+
+class _Why(NamedTuple):
+    reason: str
+    replaces: bool = True
+
+
+def _owe_now(state: SourceState, known: Table, why: _Why) -> Said:
+    """Whatever its state was."""
+    if known.state in ("dropped", "refused"):
+        return set_state(state, known.oid, "needs_copy", why.reason, replaces=why.replaces)
+    return owe(state, known.oid, why.reason, replaces=why.replaces)
+
+
+def _why_owed(known: Table, before: Before, table: Carried) -> _Why | None:
     if known.state == "dropped":
-        return "it is a table of its own again"
+        return _Why(OWN_AGAIN)
     if table.published_now and table.oid in before.known:
-        return "it was not published for a while"
+        return _Why("it was not published for a while")
     if known.state == "refused":
-        return "it was not carried for a while"
-    if known.leaves and table.leaves is not None and _leaves_moved(set(known.leaves), table.leaves):
-        return "a partition came or went with its rows"
+        return _Why("it was not carried for a while")
     if known.terms not in ("", table.terms):       # maybe not at all in between, or without some rows
-        return "how it is published was changed"
-    return ""
+        return _Why("how it is published was changed")
+    if known.leaves and table.leaves is not None:
+        files = dict(zip(known.leaves, known.files, strict=False)) if known.files else {}
+        if (why := _leaves_moved(known.leaves, files, table.leaves)) is not None:
+            return why
+    if known.labels is not None and table.labels is not None and _renamed(known.labels, table.labels):
+        return _Why("values of an enum were renamed", replaces=table.has_enum_key)
+    return None
 
 
-def _leaves_moved(known: set[Oid], here: Mapping[Oid, bool]) -> bool:
-    """One that came empty brought nothing: its rows are yet to come by the stream."""
-    return bool(known - here.keys()) or any(has_rows for oid, has_rows in here.items() if oid not in known)
+def _leaves_moved(known: Collection[Oid], files: Mapping[Oid, int], here: Mapping[Oid, Leaf]) -> _Why | None:
+    """One that came empty brought nothing: its rows are yet to come by the stream. One whose file is another was
+    truncated, for all that anybody can tell: pgoutput says nothing of a partition that is published by its root."""
+    if set(known) - here.keys():
+        return _Why("a partition went with its rows")
+    if any(oid in files and files[oid] != leaf.file for oid, leaf in here.items()):
+        return _Why("a partition was truncated, or rewritten")
+    if any(leaf.has_rows for oid, leaf in here.items() if oid not in known):
+        return _Why("a partition came with its rows", replaces=False)
+    return None
+
+
+def _renamed(known: Mapping[int, str], here: Mapping[int, str]) -> bool:
+    """A value that is new is in no row that was there."""
+    return any(here.get(value, label) != label for value, label in known.items())
 
 
 def unfit(state: SourceState, before: Before, oid: Oid, reason: str) -> Said:
@@ -164,12 +219,14 @@ class Missing:
 
 # -- news from the stream --------------------------------------------------------------------------------------------
 class Statement(NamedTuple):
-    """About a table, told in the WAL by an event trigger or by ourselves. `is_cut`: it was longer than what is here."""
+    """About a table, told in the WAL by an event trigger or by ourselves. `is_cut`: it was longer than what is here.
+    `keys`: columns of the table's key."""
 
     kind: str
     oid: Oid
     query: str = ""
     is_cut: bool = False
+    keys: tuple[str, ...] = ()
 
 
 def told(state: SourceState, statement: Statement) -> Said:
@@ -177,7 +234,11 @@ def told(state: SourceState, statement: Statement) -> Said:
         return set_state(state, statement.oid, "dropped", "the table was dropped")
     if statement.is_cut or _REWRITES.search(statement.query):
         # May rewrite every row and keep the type: nothing else in the stream says so.
-        return owe(state, statement.oid, "a column was rewritten")
+        named = statement.is_cut or any(key.lower() in statement.query.lower() for key in statement.keys)
+        return owe(state, statement.oid, "a column was rewritten", replaces=named or not statement.keys)
+    if _FILLS.search(statement.query):
+        # The default may be gone again before anybody looks: rows that were there keep it all the same.
+        return owe(state, statement.oid, "a column came with a default", replaces=False)
     return _NOTHING
 
 
@@ -201,8 +262,33 @@ def added(before: TableSchema, now: TableSchema) -> list[str]:
 
 def filled(state: SourceState, oid: Oid, columns: Collection[str]) -> Said:
     """The server has changed these in rows that were there."""
-    return owe(state, oid, f"the server changed {', '.join(columns)} in the rows that were there") if columns \
-        else _NOTHING
+    return owe(state, oid, f"the server changed {', '.join(columns)} in the rows that were there",
+               replaces=False) if columns else _NOTHING
+
+
+def broken(before: TableSchema, now: TableSchema) -> _Why | None:
+    """What the schemas alone say: rows that were there have another table's name, another key, or other columns now,
+    and the stream does not tell them again. A table that has lost its key is refused: its copy comes with another."""
+    if before.full_name != now.full_name:
+        return _Why(f"it was renamed from {before.full_name}")
+    if now.keys and _key(before) != _key(now):
+        return _Why("its key was changed")
+    gone = [column.name for column in before.columns if column.name not in {c.name for c in now.columns}]
+    if gone and added(before, now):
+        return _Why(f"columns were renamed ({', '.join(gone)} is gone, {', '.join(added(before, now))} came)",
+                    replaces=False)
+    return None
+
+
+def _key(table: TableSchema) -> list[tuple[str, Oid]]:
+    """As consumers see it. A longer text is the same key, an int that became a bigint is written alike, too."""
+    return [(column.name, _ALIKE.get(column.type_oid, column.type_oid))
+            for column in (table.columns[i] for i in table.key_order)]
+
+
+def changed(state: SourceState, before: TableSchema, now: TableSchema) -> Said:
+    why = broken(before, now)
+    return owe(state, now.oid, why.reason, replaces=why.replaces) if why is not None else _NOTHING
 
 
 def oversize(state: SourceState, oid: Oid, row: str) -> Said:
@@ -240,7 +326,7 @@ def dues(state: SourceState) -> list[Plan | Settled]:
     for oid, table in state.tables.items():
         copy = state.copies.by_id.get(copy_under_way(table) or 0)
         if copy is not None:
-            found += [Settled(oid)] if copy.is_done else []
+            found += [Settled(oid)] if copy.is_done and oid not in state.copies.moved else []
         elif table.state == "streaming" and oid not in fresh:
             continue
         elif table.state in ("streaming", "needs_copy") and not table.reason.endswith(BY_HAND):
@@ -254,6 +340,36 @@ def planned(state: SourceState, oid: Oid, copy: int) -> Said:
     if table is None or not _waits_for_plan(table):
         return _NOTHING
     return set_state(state, oid, "needs_copy", f"{table.reason.removesuffix(BY_HAND)} [copy {copy}]")
+
+
+ASKED_FOR = "somebody asked for a copy"
+MOVED = "keys of rows changed while it was copied"
+OWN_AGAIN = "it is a table of its own again"
+
+
+class Beginning(NamedTuple):
+    """How a copy of a table begins. `why`: what broke; "": nothing did. `is_back`: it was told as dropped."""
+
+    empties: bool
+    why: str
+    is_back: bool = False
+
+
+def beginning(state: SourceState, oid: Oid) -> Beginning:
+    """A table's first copy in its generation has nothing to replace: it has joined, or a truncation stands there."""
+    table = state.tables[oid]
+    is_first = not any(copy.oid == oid for copy in state.copies.of_generation(state.generation))
+    reason = table.reason.removesuffix(BY_HAND) if table.state == "needs_copy" else ""
+    return Beginning(table.replaces and not is_first, "" if reason in ("", ASKED_FOR) or is_first else reason,
+                     reason == OWN_AGAIN)
+
+
+def asked_for(state: SourceState, oid: Oid) -> Said:
+    """On record before anything of its copy is: what begins with a truncation must come to its end."""
+    table = state.tables[oid]
+    if table.state == "needs_copy" and copy_under_way(table) is None:
+        return set_state(state, oid, "needs_copy", table.reason, replaces=True)
+    return owe(state, oid, ASKED_FOR)
 
 
 def settled(state: SourceState, oid: Oid) -> Said:

@@ -10,6 +10,7 @@ Promise: an epoch is given out once and only rises; a generation only rises; a n
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,6 +29,7 @@ from millrace.model.sources import (
     NamesTaken,
     ProgressBase,
     ReaderPlaced,
+    RowsMoved,
     SnapshotLost,
     SourceCreated,
     SourceRecords,
@@ -37,8 +39,10 @@ from millrace.model.sources import (
     SourceTableState,
     TableAdded,
     TableGone,
+    TableLabels,
     TableLeaves,
     TablePublished,
+    TableSeen,
     WriterTaken,
 )
 from millrace.model.tables import Lsn, Oid
@@ -199,7 +203,11 @@ class Table:
     state: TableStateName = "streaming"
     reason: str = ""
     leaves: tuple[Oid, ...] = ()
+    files: tuple[int, ...] = ()                          # of its leaves; none: not known
+    labels: Mapping[int, str] | None = None              # of enums; None: not known
     terms: str = ""
+    replaces: bool = False                               # the copy that it is owed
+    seen: str = ""                       # the snapshot with whose copy it joined; "": none, or it is over
 
 
 @dataclass(slots=True)
@@ -239,18 +247,24 @@ class SourceState:
                 self.progress_base = record.offset
             case TableLeaves():
                 if (table := self.tables.get(record.oid)) is not None:
-                    table.leaves = record.leaves
+                    table.leaves, table.files = record.leaves, record.files
+            case TableLabels():
+                if (table := self.tables.get(record.oid)) is not None:
+                    table.labels = record.labels
             case TablePublished():
                 if (table := self.tables.get(record.oid)) is not None:
                     table.terms = record.terms
+            case TableSeen():
+                if (table := self.tables.get(record.oid)) is not None:
+                    table.seen = record.snapshot
             case GenerationRaised():
                 self.generation, self.raised = record.generation, record
             case SourceTableState():
                 if (table := self.tables.get(record.oid)) is not None:
-                    table.state, table.reason = record.state, record.reason
+                    table.state, table.reason, table.replaces = record.state, record.reason, record.replaces
                 if record.state == "dropped":
                     self.copies.table_gone(record.oid)
-            case CopyPlanned() | ChunkAttempted() | ChunkDone() | SnapshotLost():
+            case CopyPlanned() | RowsMoved() | ChunkAttempted() | ChunkDone() | SnapshotLost():
                 self.copies.replay(record)
                 if isinstance(record, CopyPlanned) and self._is_dropped(record.oid):   # planned while it went
                     self.copies.table_gone(record.oid)
@@ -299,19 +313,28 @@ class SourceState:
             return SourceDecision((), record)
         return SourceDecision((record,), record)
 
+    def set_seen(self, oid: Oid, snapshot: str) -> SourceDecision[None]:
+        """Empty: it is over."""
+        table = self.tables.get(oid)
+        if table is None or table.seen == snapshot:
+            return SourceDecision((), None)
+        return SourceDecision((TableSeen(oid, snapshot),), None)
+
     def drop_table(self, oid: Oid, reason: str) -> SourceDecision[None]:
         return SourceDecision((TableGone(oid, reason),) if oid in self.tables else (), None)
 
-    def set_table_state(self, oid: Oid, state: TableStateName, reason: str = "") -> SourceDecision[bool]:
+    def set_table_state(
+        self, oid: Oid, state: TableStateName, reason: str = "", *, replaces: bool = False
+    ) -> SourceDecision[bool]:
         """Reply: it was another before."""
         table = self.tables.get(oid)
-        if table is None or (table.state, table.reason) == (state, reason):
+        if table is None or (table.state, table.reason, table.replaces) == (state, reason, replaces):
             return SourceDecision((), False)
-        return SourceDecision((SourceTableState(oid, state, reason),), True)
+        return SourceDecision((SourceTableState(oid, state, reason, replaces),), True)
 
     def plan_copy(
         self, oid: Oid, *, kind: Literal["snapshot", "watermark"], at: Lsn = 0,
-        chunks: tuple[ChunkSpan, ...], feeds: tuple[str, ...] = (), copy: int | None = None,
+        chunks: tuple[ChunkSpan, ...], feeds: tuple[str, ...] = (), copy: int | None = None, why: str = "",
     ) -> SourceDecision[int]:
         """A copy of a table of the present generation, to a topic of its own. Reply: its number."""
         table = self.tables.get(oid)
@@ -320,5 +343,5 @@ class SourceState:
         number = self.copies.next_id if copy is None else copy
         return self.copies.plan(
             generation=self.generation, oid=oid, topic=copy_topic(self.name, number), partitions=table.partitions,
-            kind=kind, at=at, chunks=chunks, feeds=feeds, copy=number,
+            kind=kind, at=at, chunks=chunks, feeds=feeds, copy=number, why=why,
         )

@@ -85,8 +85,8 @@ class Tables:
             self._places[oid] = place
             self.schemas.pop(oid, None)                  # the last one named stands last
             self.schemas[oid] = record.table
-        elif isinstance(record, Change) and record.kind == "drop":
-            self.dropped.add(record.oid)
+        elif isinstance(record, Change) and record.kind in ("drop", "create"):
+            (self.dropped.add if record.kind == "drop" else self.dropped.discard)(record.oid)
             self._present = None
 
     @property

@@ -21,6 +21,7 @@ _CLASSES: Iterable[type[MillraceError]] = (
     errors.UnsupportedForMessageFormat, errors.PolicyViolation, errors.OutOfOrderSequence, errors.DuplicateSequence,
     errors.InvalidProducerEpoch, errors.DiskFailed, errors.UnknownProducerId, errors.FencedLeaderEpoch,
     errors.UnknownLeaderEpoch, errors.OffsetNotAvailable, errors.InvalidRecord, errors.UnknownTopicId,
+    errors.SecretNotProved, errors.TopicNotAuthorized, errors.ClusterNotAuthorized,
 )
 _BY_CODE: dict[int, type[MillraceError]] = {kind.kafka_code: kind for kind in _CLASSES}
 _TRY_AGAIN = frozenset({14, 15, 16})    # loading, not available, not the coordinator: of a group, of producer ids

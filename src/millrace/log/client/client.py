@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
+from uuid import UUID
 
 from millrace import limits
 from millrace.errors import (
@@ -33,6 +34,7 @@ from millrace.log.client.reading import Fetched, Fetcher
 from millrace.log.client.sender import Sender
 from millrace.log.client.together import Together
 from millrace.log.client.writer import Writer
+from millrace.ops.cluster_secret import Key
 from millrace.ops.ports import Random
 from millrace.ops.real import RealRandom
 from millrace.wire.kafka.apis import OWN_CLIENT_ID
@@ -49,12 +51,14 @@ UNKNOWN_S = 1.0                    # a topic created a moment ago may not be kno
 class LogClient:
     def __init__(
         self, bootstrap: Sequence[str], *, client_id: str = "millrace", deadline_s: float = limits.CLIENT_DEADLINE_S,
-        random: Random | None = None, wall: Callable[[], float] = time.time,
+        random: Random | None = None, wall: Callable[[], float] = time.time, key: Key | None = None,
     ) -> None:
-        self.deadline_s = deadline_s
+        """`key`: proves to brokers that this is one of the cluster's own processes; None: an ordinary client, without
+        private calls and internal topics."""
+        self.deadline_s, self.key = deadline_s, key
         self._random = random or RealRandom()
         self._wall = wall
-        self._connections = Connections(OWN_CLIENT_ID + client_id)
+        self._connections = Connections(OWN_CLIENT_ID + client_id, self._random, key)
         self._metadata = Metadata([parse_address(one) for one in bootstrap], self._connections, self._random)
         self._sender = Sender(self._metadata, self._connections)
         self._metadata.on_refreshed = self._sender.refreshed
@@ -194,6 +198,16 @@ class LogClient:
             return await self._metadata.ask(None)
 
         return sorted(name for name in await self._persist("topics", attempt) if name.startswith(prefix))
+
+    async def topic_ids(self) -> dict[UUID, str]:
+        """Every topic by its id, as one broker says now."""
+        names = await self.topics()
+        return {info.id: name for name in names if (info := self._metadata.known(name)) is not None}
+
+    def known_id(self, name: str) -> UUID | None:
+        """The topic's id as metadata that is kept fresh has it; None: nobody has asked for it yet."""
+        info = self._metadata.known(name)
+        return info.id if info is not None else None
 
     async def _with_leaders(self, name: str) -> None:
         await self._metadata.look(name)

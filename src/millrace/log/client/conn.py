@@ -12,10 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from millrace import limits
-from millrace.errors import Malformed, MillraceError, Unreachable
+from millrace.errors import Malformed, MillraceError, SecretNotProved, Unreachable
 from millrace.link.conn import FrameConn
+from millrace.log.client.answers import error_of
 from millrace.log.client.frames import Chunk, correlation_of
-from millrace.wire.kafka.apis import decode_response, encode_request
+from millrace.ops.cluster_secret import Key
+from millrace.ops.ports import Random
+from millrace.wire.kafka.apis import PROOF_PURPOSE, decode_response, encode_request
+from millrace.wire.proof import Dialler, ProofRefused, Side
 
 T = TypeVar("T")
 
@@ -44,8 +48,10 @@ class _Asked(NamedTuple):
 class Connection:
     """One connection. It is also the route of what was sent on it."""
 
-    def __init__(self, address: Address, client_id: str) -> None:
+    def __init__(self, address: Address, client_id: str, random: Random, key: Key | None) -> None:
+        """`key`: proved before anything else is asked; None: an ordinary client."""
         self.address = address
+        self._random, self._key = random, key
         self.client_id = client_id
         self.client_id_bytes = client_id.encode()
         self._asked: deque[_Asked] = deque()
@@ -63,6 +69,30 @@ class Connection:
         except (OSError, TimeoutError) as error:
             self.closed = True
             raise Unreachable(f"{self.address}: {str(error) or 'no answer'}") from error
+        if self._key is not None:
+            try:
+                async with asyncio.timeout(limits.LINK_PROOF_S):     # nobody else looks at it before it is open
+                    await self._prove(self._key)
+            except TimeoutError as error:
+                self.close("no proof")
+                raise Unreachable(f"{self.address}: no proof of the secret for {limits.LINK_PROOF_S:g} s") from error
+            except BaseException:              # also one that was cancelled: nobody else would close it
+                self.close("the secret was not proved")
+                raise
+
+    async def _prove(self, key: Key) -> None:
+        """Both sides show the key. SecretNotProved: the broker has another one."""
+        nonce = self._random.uuid().bytes + self._random.uuid().bytes
+        proof = Dialler(key.reveal(), PROOF_PURPOSE, Side(), nonce)
+        message = proof.opening()
+        while message:
+            answer = await self.call("Prove", 0, {"message": message}, answer_s=limits.LINK_PROOF_S)
+            if answer["error_code"]:
+                raise error_of(answer["error_code"], f"{self.address}: {answer['error_message']}")
+            try:
+                message = proof.receive(bytes(answer["message"]))
+            except ProofRefused as error:
+                raise SecretNotProved(f"{self.address}: {error}") from None
 
     def ask(
         self, build: Callable[[int], list[Chunk]], parse: Callable[[memoryview], T], *, answer_s: float
@@ -138,8 +168,8 @@ def _fail(answer: asyncio.Future[Any], error: MillraceError) -> None:
 class Connections:
     """One connection per address and lane: answers keep their order, so long polls have lanes of their own."""
 
-    def __init__(self, client_id: str) -> None:
-        self._client_id = client_id
+    def __init__(self, client_id: str, random: Random, key: Key | None) -> None:
+        self._client_id, self._random, self._key = client_id, random, key
         self._open: dict[tuple[Address, str], Connection] = {}
         self._opening: dict[tuple[Address, str], asyncio.Task[Connection]] = {}
         self.closed = False
@@ -157,7 +187,7 @@ class Connections:
         return await asyncio.shield(opening)
 
     async def _dial(self, key: tuple[Address, str]) -> Connection:
-        conn = Connection(key[0], self._client_id)
+        conn = Connection(key[0], self._client_id, self._random, self._key)
         try:
             await conn.open()
             self._open[key] = conn

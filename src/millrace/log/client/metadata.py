@@ -15,7 +15,7 @@ from uuid import UUID
 import structlog
 
 from millrace import limits
-from millrace.errors import LeaderNotAvailable, MillraceError, UnknownTopicOrPartition, Unreachable
+from millrace.errors import LeaderNotAvailable, MillraceError, TopicNotAuthorized, UnknownTopicOrPartition, Unreachable
 from millrace.log.client.answers import Backoff, again, error_of
 from millrace.log.client.conn import Address, Connections
 from millrace.log.client.together import Together
@@ -193,7 +193,7 @@ class Metadata:
             name = topic["name"]
             if topic["error_code"]:
                 self._topics.pop(name, None)
-                self._refused[name] = error_of(topic["error_code"], f"there is no topic {name}")
+                self._refused[name] = _refusal(topic["error_code"], name)
                 continue
             self._refused.pop(name, None)
             self._topics[name] = self._newest(_topic_info(topic))
@@ -211,6 +211,12 @@ class Metadata:
             for p in told.partitions
         )
         return TopicInfo(told.name, told.id, partitions)
+
+
+def _refusal(code: int, name: str) -> MillraceError:
+    if code == TopicNotAuthorized.kafka_code:
+        return TopicNotAuthorized(f"topic {name} is for processes that prove the cluster's secret")
+    return error_of(code, f"there is no topic {name}")
 
 
 def _topic_info(topic: dict[str, Any]) -> TopicInfo:

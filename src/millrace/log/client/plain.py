@@ -15,6 +15,7 @@ from millrace.log.client.frames import Where
 from millrace.log.client.metadata import TopicInfo
 from millrace.log.client.reading import Fetched
 from millrace.log.client.writer import Writer
+from millrace.ops.cluster_secret import Key
 from millrace.wire.records import Record
 
 T = TypeVar("T")
@@ -48,14 +49,15 @@ class PlainWriter:
 
 class PlainClient:
     def __init__(
-        self, bootstrap: Sequence[str], *, client_id: str = "millrace", deadline_s: float = limits.CLIENT_DEADLINE_S
+        self, bootstrap: Sequence[str], *, client_id: str = "millrace", deadline_s: float = limits.CLIENT_DEADLINE_S,
+        key: Key | None = None,
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="log-client", daemon=True)
         self._thread.start()
 
         async def start() -> LogClient:
-            return await LogClient(bootstrap, client_id=client_id, deadline_s=deadline_s).__aenter__()
+            return await LogClient(bootstrap, client_id=client_id, deadline_s=deadline_s, key=key).__aenter__()
 
         self._client = self.run(start())
 

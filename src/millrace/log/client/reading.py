@@ -14,18 +14,16 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from millrace import limits
-from millrace.errors import CorruptBatch, MillraceError, Unreachable, UnsupportedForMessageFormat
+from millrace.errors import CorruptBatch, MillraceError, Unreachable
 from millrace.log.client.answers import error_of
 from millrace.log.client.conn import Address, Connections
 from millrace.log.client.frames import Answered, Chunk, Where, fetch_request, parse_fetched
 from millrace.log.client.metadata import Metadata
 from millrace.wire import records as batches
+from millrace.wire.compression import pieces
 from millrace.wire.records import Record, Stop
 
-_CODECS = {1: "gzip", 3: "lz4", 4: "zstd"}
 PARKED_S = 60.0                # longer than any poll and what is done between two of them
 
 
@@ -180,10 +178,4 @@ def read_batches(data: memoryview, offset: int, writers: Writers = None) -> tupl
 
 
 def _decompressed(codec: int, body: bytes) -> bytes:
-    name = _CODECS.get(codec)
-    if name is None:
-        raise UnsupportedForMessageFormat(f"batches compressed by codec {codec} are not read by this client")
-    try:
-        return bytes(pa.input_stream(pa.BufferReader(body), compression=name).read())
-    except OSError as error:
-        raise CorruptBatch(f"{name}: {error}") from error
+    return b"".join(pieces(codec, body, bytes_max=limits.CLIENT_UNPACKED_BYTES_MAX))

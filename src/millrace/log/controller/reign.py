@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from millrace import limits
-from millrace.core import admin, balance, election, floor_calls
+from millrace.core import admin, balance, election, floor_calls, removal, room
 from millrace.core.activity import Activity
 from millrace.core.cluster import BrokerState, ClusterState
 from millrace.core.decision import Decision
@@ -48,6 +48,7 @@ from millrace.model.messages import (
     MetadataRecords,
     RaiseEpoch,
     Register,
+    RemoveBroker,
     ReplicaReport,
 )
 from millrace.model.records import PartitionChanged
@@ -60,7 +61,7 @@ Handler = Callable[[Any], Awaitable[Message]]
 CONTROLLER_MESSAGES: tuple[type[Message], ...] = (
     Register, Heartbeat, MetadataPoll, AlterIsr, LeaveReplica, RaiseEpoch, CreateTopics, DeleteTopics, CreatePartitions,
     AlterConfigs, ElectUnclean, AskProducerIds, AskFloors,
-    AdvanceLogStarts,
+    AdvanceLogStarts, RemoveBroker,
 )
 SPEAKS_FOR_ITSELF = (
     Register, Heartbeat, MetadataPoll, AlterIsr, LeaveReplica, RaiseEpoch, AskProducerIds, AdvanceLogStarts,
@@ -82,6 +83,8 @@ class Reign:
         self.activity = Activity(ACTIVE_S)
         self.balance = balance.Balance(config.leader_balance_s)
         self._balance_at = 0.0
+        self._crowded: set[BrokerId] = set()               # soft state: brokers that report a full disk
+        self._trouble: dict[BrokerId, str] = {}            # what each broker reported as wrong with its last heartbeat
         self._balancing: asyncio.Task[None] | None = None
         self._eager_until = 0.0
         self._over = False
@@ -98,6 +101,7 @@ class Reign:
             CreatePartitions: self._create_partitions,
             AlterConfigs: self._alter_configs,
             ElectUnclean: self._elect_unclean,
+            RemoveBroker: self._remove_broker,
             AskProducerIds: self._producer_ids,
             AskFloors: self._ask_floors,
             AdvanceLogStarts: self._advance_log_starts,
@@ -122,6 +126,7 @@ class Reign:
             now = self._ports.clock.now()
             self._fence_gone()
             self._fence_silent(now)
+            self._relieve_crowded()
             self._balance_leaders(now)
             loop_now = asyncio.get_running_loop().time()
             eager = now < self._eager_until
@@ -192,7 +197,8 @@ class Reign:
             if not still():
                 return Decision((), False)
             self._being_fenced.add(broker)
-            return Decision(election.fence(self.state, broker, reason, first=self.activity).records, True)
+            why = self._with_trouble(broker, reason)
+            return Decision(election.fence(self.state, broker, why, first=self.activity).records, True)
 
         try:
             if await self._writer.submit(decide):
@@ -202,13 +208,35 @@ class Reign:
         finally:
             self._being_fenced.discard(broker)
 
+    def _with_trouble(self, broker: BrokerId, reason: str) -> str:
+        """Whoever asks what became of a broker that is gone reads here what it reported last."""
+        trouble = self._trouble.get(broker, "")
+        return f"{reason}; it last reported: {trouble[:election.TEXT_CHARS_MAX]}" if trouble else reason
+
     # -- leaders ---------------------------------------------------------------------------------------------------
+    def _relieve_crowded(self) -> None:
+        """Leaders go where there is room, before their broker refuses writes [L23]."""
+        crowded = {b for b in self._crowded if self.state.partitions_led_by(b)}
+        if not crowded or self._fences or self._balancing is not None:
+            return
+        if room.hand_over(self.state, self._crowded).reply:
+            self._balancing = asyncio.get_running_loop().create_task(self._hand_over())
+
+    async def _hand_over(self) -> None:
+        try:
+            moved = await self._writer.submit(lambda: room.hand_over(self.state, self._crowded))
+            log.warning("leaders moved away from full disks", partitions=moved, brokers=sorted(self._crowded))
+        except NotController:
+            pass
+        finally:
+            self._balancing = None
+
     def _balance_leaders(self, now: float) -> None:
         """Not while a broker is being fenced, nor right after a connection was lost: it may be the next one."""
         if now < max(self._balance_at, self._eager_until) or self._fences or self._balancing is not None:
             return
         self._balance_at = now + limits.LEADER_BALANCE_PASS_S
-        due = self.balance.due(self.state, now)
+        due = self.balance.due(self.state, now, self._crowded)
         if due:
             self._balancing = asyncio.get_running_loop().create_task(self._move_leaders(due))
 
@@ -232,6 +260,7 @@ class Reign:
         self.stats.heartbeats += 1
         self.stats.heartbeat_gap_s[m.broker] = self.sessions.heard(m.broker, self._ports.clock.now())
         self._keep_reports(m)
+        self._keep_trouble(m)
         if not decision.records:
             return decision.reply
         reply: HeartbeatOk = await self._writer.submit(
@@ -239,6 +268,14 @@ class Reign:
         )
         self._refuse_without_tenure()
         return reply
+
+    def _keep_trouble(self, m: Heartbeat) -> None:
+        self._trouble[m.broker] = m.trouble
+        if m.disk_is_full and m.broker not in self._crowded:
+            self._crowded.add(m.broker)
+            self._look.set()                # its leaders move now, not with the next tick
+        elif not m.disk_is_full:
+            self._crowded.discard(m.broker)
 
     def _keep_reports(self, m: Heartbeat) -> None:
         """Soft state: for status, metrics, and for what is done first."""
@@ -320,6 +357,25 @@ class Reign:
         log.warning("unclean election", topic=m.topic, partition=m.partition, leader=elected.leader, why=elected.why)
         result = AdminResult(m.topic, "", elected.why, elected.topic_id)
         return AdminDone(self.token, self.state.index, (result,))
+
+    async def _remove_broker(self, m: RemoveBroker) -> Message:
+        def decide() -> Decision[AdminDone]:
+            return removal.remove(self.state, m.broker, is_heard=self._is_heard(m.broker), token=self.token)
+
+        done: AdminDone = await self._writer.submit(decide)
+        self.sessions.forget(m.broker)
+        self._crowded.discard(m.broker)
+        self._trouble.pop(m.broker, None)
+        self.stats.heartbeat_gap_s.pop(m.broker, None)
+        log.warning("broker removed", broker=m.broker)
+        return done
+
+    def _is_heard(self, broker: BrokerId) -> bool:
+        """Within a session, and its process is not provably gone; also of one that is fenced."""
+        known, now = self.state.brokers.get(broker), self._ports.clock.now()
+        if known is None or self._ports.processes.is_gone(known.process):
+            return False
+        return self.sessions.is_known(broker) and not self.sessions.is_silent(broker, now)
 
     async def _producer_ids(self, m: AskProducerIds) -> Message:
         return await self._writer.submit(lambda: admin.grant_producer_ids(self.state, m, token=self.token))

@@ -57,6 +57,11 @@ class ControllerShell:
         await self._campaign.stop()
 
     @property
+    def trouble(self) -> MillraceError | None:
+        """Why the store could not give the office when last asked."""
+        return self._campaign.trouble
+
+    @property
     def reign(self) -> Reign | None:
         """The running reign, or None while the office is not certainly ours."""
         return self._reign if self._campaign.holding else None

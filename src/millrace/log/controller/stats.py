@@ -28,7 +28,7 @@ class ControllerStats:
     elections: int = 0                    # a partition got another leader
     elections_unclean: int = 0
     elections_failed: int = 0             # nobody was eligible: a partition went offline
-    elections_of: dict[TopicPartition, int] = field(default_factory=dict)
+    leaders_lost: dict[TopicPartition, int] = field(default_factory=dict)    # not by a stop, nor to balance
     isr_shrinks: int = 0
     isr_expands: int = 0
     records_written: int = 0
@@ -38,12 +38,12 @@ class ControllerStats:
     polls: int = 0
     snapshot_answers: int = 0
 
-    def replayed(self, before: PartitionState | None, record: ControllerRecord) -> None:
-        """Count what a record of ours did. `before`: its partition until now."""
+    def replayed(self, before: PartitionState | None, record: ControllerRecord, *, draining: bool = False) -> None:
+        """Count what a record of ours did. `before`: its partition until now; `draining`: so was its leader."""
         self.records_written += 1
         if isinstance(record, PartitionChanged):
             if before is not None:
-                self._partition(before, record)
+                self._partition(before, record, draining=draining)
         elif isinstance(record, BrokerFenced):
             self.fences += 1
         elif isinstance(record, BrokerUnfenced):
@@ -51,14 +51,15 @@ class ControllerStats:
         elif isinstance(record, BrokerRegistered):
             self.registrations += 1
 
-    def _partition(self, before: PartitionState, record: PartitionChanged) -> None:
+    def _partition(self, before: PartitionState, record: PartitionChanged, *, draining: bool) -> None:
         self.isr_shrinks += any(broker not in record.isr for broker in before.isr)
         self.isr_expands += any(broker not in before.isr for broker in record.isr)
         if record.leader == before.leader:
             return
+        if before.leader >= 0 and not draining and before.leader not in record.isr:
+            self.leaders_lost[before.tp] = self.leaders_lost.get(before.tp, 0) + 1
         if record.leader < 0:
             self.elections_failed += 1
             return
         self.elections += 1
         self.elections_unclean += record.leader not in before.isr and record.leader not in before.elr
-        self.elections_of[before.tp] = self.elections_of.get(before.tp, 0) + 1

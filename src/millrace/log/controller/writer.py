@@ -20,12 +20,12 @@ import structlog
 from millrace import limits
 from millrace.core.cluster import ClusterState
 from millrace.core.decision import Decision
-from millrace.errors import Deposed, MillraceError, NotController
+from millrace.errors import Deposed, DiskFull, MillraceError, NotController
 from millrace.log.controller.codec import encode_record, encode_snapshot
 from millrace.log.controller.history import History
 from millrace.log.controller.stats import ControllerStats
-from millrace.model.ids import TopicPartition
-from millrace.model.records import ControllerRecord, PartitionChanged
+from millrace.model.ids import BrokerId, TopicPartition
+from millrace.model.records import BrokerDraining, ControllerRecord, PartitionChanged
 from millrace.ops.ports import Ports
 from millrace.store.contract import Store
 
@@ -109,10 +109,12 @@ class Writer:
             return
         try:
             await self._append(batch.records)
-        except (Exception, asyncio.CancelledError):
-            # Written or not, we cannot say: the caller asks again and the next controller answers from what stands.
+        except (Exception, asyncio.CancelledError) as error:
+            # Written or not, we cannot say: the caller asks again and the next controller answers from what stands. A
+            # store without room wrote nothing, and would tell the next one the same.
             for pending, _ in batch.replies:
-                _fail(pending, NotController("the controller lost its office while it wrote; ask again"))
+                asks_again = NotController("the controller lost its office while it wrote; ask again")
+                _fail(pending, error if isinstance(error, DiskFull) else asks_again)
             raise
         for pending, reply in batch.replies:
             if not pending.done.done():
@@ -165,14 +167,20 @@ class Writer:
             self._replay(expected, chunk)
 
     def _replay(self, index: int, records: list[ControllerRecord]) -> None:
+        stopping = {record.broker for record in records if isinstance(record, BrokerDraining)}
         for record in records:
             index += 1
-            before = None
+            before, draining = None, False
             if isinstance(record, PartitionChanged):
                 before = self.state.partition(TopicPartition(record.topic_id, record.partition))
+                draining = before is not None and self._is_draining(before.leader, stopping)
             self.state.replay(index, record)
-            self._stats.replayed(before, record)
+            self._stats.replayed(before, record, draining=draining)
         self.history.extend(records)
+
+    def _is_draining(self, broker: BrokerId, stopping: set[BrokerId]) -> bool:
+        known = self.state.brokers.get(broker)
+        return broker in stopping or (known is not None and known.draining)
 
     async def _save_snapshot(self) -> None:
         """Replay at the next take-over stays short. Brokers a little behind still get plain records."""

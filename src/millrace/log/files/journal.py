@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 from uuid import UUID
 
-from millrace.errors import DiskFailed
+from millrace.errors import DiskFailed, DiskFull
 from millrace.log.files.calls import disk_error, read_file, write_all
 from millrace.log.files.formats import (
     HEADER_BYTES,
@@ -55,12 +55,13 @@ class Journal:
 
     # -- in the loop -------------------------------------------------------------------------------------------------
 
-    def add(self, entry: Entry) -> None:
-        """Entries keep a copy of their data: the caller's buffer is used again."""
+    def add(self, entry: Entry) -> Entry:
+        """Entries keep a copy of their data: the caller's buffer is used again. The entry as it is kept."""
         copy = entry._replace(data=memoryview(bytes(entry.data))) if entry.data else entry
         with self._buffer_lock:
             self._buffer.append(copy)
             self._urgent = True
+        return copy
 
     @property
     def waiting(self) -> bool:
@@ -98,8 +99,12 @@ class Journal:
 
     # -- in any thread -----------------------------------------------------------------------------------------------
 
-    def flush(self, *, sync: bool = True) -> None:
-        """Everything added so far is written, and durable with `sync`."""
+    def flush(self, *, sync: bool = True, mine: Entry | None = None) -> None:
+        """Everything added so far is written, and durable with `sync`.
+
+        Without room it raises DiskFull, and has not failed: what was added waits for the next call, which writes it at
+        the same place. `mine`, the last entry added, is taken back then: its caller does not go on.
+        """
         with self._io_lock:
             if self.failed is not None:
                 raise self.failed
@@ -108,12 +113,34 @@ class Journal:
                 self._urgent = False
             if entries:
                 try:
-                    self._write(entries, sync=sync)
+                    fresh, size = self._write(entries)
+                except OSError as error:
+                    raise self._not_written(entries, mine, disk_error(error, f"journal {self._folder}")) from error
+                try:
+                    if sync:
+                        self._sync(fresh=fresh)
                 except OSError as error:
                     self.failed = disk_error(error, f"journal {self._folder}")
                     raise self.failed from error
+                self._position += size
 
-    def _write(self, entries: list[Entry], *, sync: bool) -> None:
+    def _not_written(self, entries: list[Entry], mine: Entry | None, error: DiskFailed) -> DiskFailed:
+        if not isinstance(error, DiskFull):
+            self.failed = error
+            return error
+        kept = [entry for entry in entries if entry is not mine]
+        with self._buffer_lock:
+            self._buffer = kept + self._buffer
+            self._urgent = bool(self._buffer)
+        return error
+
+    def _sync(self, *, fresh: bool) -> None:
+        self._fs.sync(self._fds[self.number % SLOTS])
+        if fresh:
+            self._fs.sync_dir(self._folder)
+
+    def _write(self, entries: list[Entry]) -> tuple[bool, int]:
+        """Whether its file is new, and how many bytes were written."""
         slot = self.number % SLOTS
         fresh = self._fds[slot] < 0
         if fresh:
@@ -126,11 +153,7 @@ class Journal:
             parts.append(entry.data)
         data = b"".join(parts)
         write_all(self._fs, self._fds[slot], data, self._position)
-        if sync:
-            self._fs.sync(self._fds[slot])
-            if fresh:
-                self._fs.sync_dir(self._folder)
-        self._position += len(data)
+        return fresh, len(data)
 
     def _path(self, slot: int) -> str:
         return f"{self._folder}/{slot}.journal"

@@ -239,6 +239,9 @@ class LogDir:
         home.journal.add(Entry(DELETE, tp, generation, 0))
 
         def remove() -> None:                          # the name in the trash is the evidence until the journal has it
+            if there:
+                for name in home.fs.listdir(target):
+                    home.fs.unlink(f"{target}/{name}")  # a full disk gets its room first
             home.journal.flush(sync=home.grouped)
             if there:
                 home.fs.remove_tree(target)

@@ -58,6 +58,8 @@ def drop_file(home: Home, tp: TopicPartition, file: LogFile) -> None:
 
 
 def cut_file(home: Home, file: LogFile, position: int) -> None:
+    """After a restart the file may grow again, past what its stored index covers: that index goes with the cut."""
+    remove_if_there(home.fs, file.path.removesuffix(".log") + ".index")
     home.fs.truncate(home.fds.get(file), position)
     file.size = position
     file.synced_bytes = 0              # the cut itself must reach the disk before the journal forgets it

@@ -29,7 +29,7 @@ from millrace.errors import (
     InvalidRequest,
     OffsetOutOfRange,
 )
-from millrace.log.files import mending, reading, starting
+from millrace.log.files import by_time, mending, reading, starting
 from millrace.log.files.adding import add_up, find_repeated, refuse_unless_following
 from millrace.log.files.calls import disk_error, disk_errors, write_all
 from millrace.log.files.formats import (
@@ -107,10 +107,6 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         return sum(file.size - HEADER_BYTES for file in self.files)
-
-    @property
-    def max_timestamp(self) -> int:
-        return self.newest
 
     # -- appending ---------------------------------------------------------------------------------------------------
 
@@ -276,8 +272,8 @@ class PartitionLog:
     ) -> None:
         """`sync`: with flush=os too, for what the removal of a file must not overtake."""
         home = self._home
-        home.journal.add(Entry(kind, self.tp, home.next_generation(), offset, position, data))
-        home.journal.flush(sync=sync or home.grouped)
+        entry = home.journal.add(Entry(kind, self.tp, home.next_generation(), offset, position, data))
+        home.journal.flush(sync=sync or home.grouped, mine=entry)
 
     def _cut_files(self, at: int, position: int, *, whole: bool) -> None:
         files = self.files
@@ -421,11 +417,11 @@ class PartitionLog:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after the time, None when all are older."""
-        for file in list(self.files):
-            found = reading.first_at_or_after(self._home, file, timestamp_ms, self.log_start)
-            if found is not None:
-                return found
-        return None
+        return by_time.first(self._home, self, timestamp_ms)
+
+    def newest_record(self, upto: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the newest record below `upto`, the first of several."""
+        return by_time.newest(self._home, self, upto)
 
     def headers(self, offset: int) -> Iterator[BatchHeader]:
         """Batch headers from the one that holds `offset` on; for tools and tests."""

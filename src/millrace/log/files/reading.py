@@ -7,16 +7,14 @@ must continue the batch before, the leader epoch must be the one the epoch cache
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 from millrace.core.epochs import EpochCache
 from millrace.errors import OffsetOutOfRange
 from millrace.log.files.calls import disk_errors, read_all, read_file
 from millrace.log.files.formats import HEADER_BYTES, decode_index
 from millrace.log.files.home import Home
-from millrace.log.files.log_file import Fds, LogFile, complete_index, find, find_end, walk
+from millrace.log.files.log_file import Fds, LogFile, complete_index, find, find_end
 from millrace.wire import records
-from millrace.wire.records import BatchHeader, Stop
+from millrace.wire.records import Stop
 
 CHECK_BYTES = 1 << 20
 
@@ -58,7 +56,7 @@ class Chunk:
         return f"<Chunk {self._file.path} {self.pos}+{self.size} to {self.end}>"
 
 
-def _complete(home: Home, file: LogFile) -> None:
+def complete(home: Home, file: LogFile) -> None:
     path = file.path.removesuffix(".log") + ".index"
     data = read_file(home.fs, path)
     with disk_errors(file.path):
@@ -70,7 +68,7 @@ def _complete(home: Home, file: LogFile) -> None:
 def _ready(home: Home, file: LogFile, offset: int) -> None:
     index = file.index
     if not index.complete and (not index.offsets or offset < index.offsets[0]):
-        _complete(home, file)
+        complete(home, file)
 
 
 def position_of(home: Home, file: LogFile, offset: int) -> tuple[int, int]:
@@ -85,7 +83,7 @@ def position_of(home: Home, file: LogFile, offset: int) -> tuple[int, int]:
 def end_of(home: Home, file: LogFile, position: int, *, max_bytes: int, upto: int) -> tuple[int, int]:
     index = file.index
     if not index.complete and (not index.positions or position < index.positions[0]):
-        _complete(home, file)
+        complete(home, file)
     return find_end(home.fds, file, position, max_bytes=max_bytes, upto=upto)
 
 
@@ -127,32 +125,4 @@ def check_whole(home: Home, file: LogFile, epochs: EpochCache) -> int | None:
             return bad if bad is not None else expected
         file.checked(position, position + good)
         position += good
-    return None
-
-
-def first_at_or_after(home: Home, file: LogFile, timestamp_ms: int, log_start: int) -> tuple[int, int] | None:
-    if not file.index.complete:
-        _complete(home, file)
-    if file.newest < timestamp_ms or file.size == HEADER_BYTES:
-        return None
-    at = max(0, bisect_left(file.index.times, timestamp_ms) - 1)
-    for header in walk(home.fds, file, file.index.positions[at], file.size, file.index.offsets[at]):
-        if header.max_timestamp >= timestamp_ms and header.next_offset > log_start and not header.is_control:
-            found = _record_at_or_after(home, file, header, timestamp_ms, log_start)
-            if found is not None:
-                return found
-    return None
-
-
-def _record_at_or_after(
-    home: Home, file: LogFile, header: BatchHeader, timestamp_ms: int, log_start: int
-) -> tuple[int, int] | None:
-    """Exact for plain batches; of compressed ones the whole batch is the answer: a reader sees a few older records."""
-    if header.compression:
-        return max(header.base_offset, log_start), max(header.base_timestamp, min(timestamp_ms, header.max_timestamp))
-    with disk_errors(file.path):
-        data = read_all(home.fs, home.fds.get(file), header.size, header.position)
-    for record in records.records_of(data, header._replace(position=0)):
-        if record.timestamp_ms >= timestamp_ms and record.offset >= log_start:
-            return record.offset, record.timestamp_ms
     return None

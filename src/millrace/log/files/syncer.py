@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from millrace.errors import DiskFailed, MillraceError
+from millrace.errors import DiskFailed, DiskFull, MillraceError
+from millrace.limits import JOURNAL_AGAIN_S
 from millrace.log.files.calls import disk_error, disk_errors
 from millrace.log.files.formats import LogState
 from millrace.log.files.home import LOGS, Home
@@ -131,9 +132,22 @@ class Syncer:
     def _round_done(self, tasks: list[_Task], done: asyncio.Future[dict[PartitionLog, DiskFailed]]) -> None:
         self._running = None
         failed, whole = _outcome(done)
+        if isinstance(whole, DiskFull) and self._home.journal.failed is None:
+            self._put_off(tasks)
+            return
         self.end_round(tasks, failed, whole)
         if self._home.journal.wants_trim and self._catching_up is None and whole is None:
             self.catch_up()
+
+    def _put_off(self, tasks: list[_Task]) -> None:
+        """The journal has no room: nothing became durable, and nothing is lost. Tried again until there is some; who
+        waits for an acknowledgement waits on, or gives up."""
+        for task in tasks:
+            self._settle(task, None)           # its own files were synced before the journal was tried
+            self._wanted[task.log] = None
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_later(JOURNAL_AGAIN_S, self._start)
 
     def end_round(self, tasks: list[_Task], failed: dict[PartitionLog, DiskFailed], whole: DiskFailed | None) -> None:
         """In the loop: each log learns what is durable now; the next round starts before anybody is told."""

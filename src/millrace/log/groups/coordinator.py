@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from uuid import UUID
 
 import structlog
 
@@ -38,9 +39,12 @@ Request = Callable[[Groups, Instant, Token], Iterable[Effect]]
 
 
 class Coordinator:
-    def __init__(self, partition: Partition, host: Host, *, on_over: Callable[[Coordinator], None]) -> None:
+    def __init__(
+        self, partition: Partition, host: Host, *, on_over: Callable[[Coordinator], None],
+        topic_id_of: Callable[[str], UUID | None],
+    ) -> None:
         self.partition, self.epoch = partition, partition.replica.leader_epoch
-        self._host, self._on_over = host, on_over
+        self._host, self._on_over, self._topic_id_of = host, on_over, topic_id_of
         self._loop = asyncio.get_running_loop()
         self.groups: Groups | None = None               # None: loading, or over
         self._digest = Digest()
@@ -78,6 +82,7 @@ class Coordinator:
             return
         groups.loaded(self._now())
         self.groups = groups
+        self.topics_changed()               # topics may have gone while nobody coordinated these groups
 
     # -- requests ------------------------------------------------------------------------------------------------------
     def ask(self, request: Request, told: Told) -> None:
@@ -127,6 +132,13 @@ class Coordinator:
     def expire(self) -> None:
         if self.groups is not None and self.leads():
             self._do(self.groups.expire(self._now()))
+        self.topics_changed()               # a commit may have been on its way when its topic went
+
+    def topics_changed(self) -> None:
+        """Offsets of topics that are gone go, too. A topic that is not known here is gone: an offset is committed only
+        for a topic its coordinator knows, and whoever leads after it has replayed more of the controller's records."""
+        if self.groups is not None and self.leads():
+            self._do(self.groups.topics_gone(self._topic_id_of))
 
     # -- effects -------------------------------------------------------------------------------------------------------
     def _do(self, effects: Iterable[Effect]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from uuid import UUID
 
 from millrace import limits
 from millrace.core.cluster import BrokerState, TopicState
@@ -39,6 +40,7 @@ class Coordinators:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._creating = asyncio.Lock()
         self._closed = False
+        self._topics_index = 0      # of the controller's records: the topics that were last looked at
         roles.on_change.append(self.look)
 
     # -- who coordinates what ------------------------------------------------------------------------------------------
@@ -107,12 +109,26 @@ class Coordinators:
         for index, partition in here.items():
             if index not in self._by_index and _is_led(partition):
                 self._start(index, partition)
+        self._look_at_topics()
+
+    def _look_at_topics(self) -> None:
+        cluster = self._roles.cluster
+        if cluster.topics_index == self._topics_index:
+            return
+        self._topics_index = cluster.topics_index
+        for coordinator in list(self._by_index.values()):
+            coordinator.topics_changed()
+
+    def _topic_id_of(self, name: str) -> UUID | None:
+        return self._roles.cluster.topic_id_of(name)
 
     def _start(self, index: int, partition: Partition) -> None:
         if not self._host.lease_valid():
             self._after("look", limits.GROUP_LOOK_S, self.look)
             return
-        self._by_index[index] = Coordinator(partition, self._host, on_over=self._over)
+        self._by_index[index] = Coordinator(
+            partition, self._host, on_over=self._over, topic_id_of=self._topic_id_of
+        )
         self._after("tick", limits.GROUP_TICK_S, self._tick)
         self._after("expire", limits.GROUP_EXPIRE_S, self._expire)
 

@@ -8,8 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from millrace.errors import MillraceError, from_code
+from millrace.log.kafka import transactions
 from millrace.log.kafka.configs import topic_config_entries
-from millrace.log.kafka.shell import OWN, Service
+from millrace.log.kafka.shell import PRINCIPAL, Service
 from millrace.model.messages import (
     AdminDone,
     AdminResult,
@@ -23,7 +24,6 @@ from millrace.model.messages import (
 from millrace.wire.kafka.codec import NO_UUID, Fields
 
 TIMEOUT_MIN_S, TIMEOUT_MAX_S = 1.0, 60.0
-TRANSACTIONAL_ID_REFUSED = 53
 TRY_AGAIN = 14              # "loading", the one error on which every client asks for its producer id again
 
 
@@ -57,7 +57,7 @@ async def create_topics(service: Service, version: int, fields: Fields) -> Field
         )
         for topic in asked
     )
-    request = CreateTopics(topics=topics, validate_only=fields["validate_only"], internal=fields.get(OWN, False))
+    request = CreateTopics(topics=topics, validate_only=fields["validate_only"], internal=fields[PRINCIPAL].is_own)
     results = await ask(service, request, [topic["name"] for topic in asked], fields["timeout_ms"])
     return {"topics": [_created(service, result) for result in results]}
 
@@ -75,11 +75,11 @@ def _created(service: Service, result: AdminResult) -> Fields:
 async def delete_topics(service: Service, version: int, fields: Fields) -> Fields:
     asked: list[tuple[str, UUID | None]]
     if version >= 6:
-        asked = [(t["name"] or "", t["topic_id"] if t["name"] is None else None) for t in fields["topics"]]
+        asked = [(t["name"] or "", None if t["name"] else t["topic_id"]) for t in fields["topics"]]
     else:
         asked = [(name, None) for name in fields["topic_names"]]
     names = [name for name, _ in asked]
-    request = DeleteTopics(topics=tuple(asked), internal=fields.get(OWN, False))
+    request = DeleteTopics(topics=tuple(asked), internal=fields[PRINCIPAL].is_own)
     results = await ask(service, request, names, fields["timeout_ms"])
     return {
         "topics": [
@@ -107,7 +107,7 @@ async def create_partitions(service: Service, version: int, fields: Fields) -> F
 async def init_producer_id(service: Service, version: int, fields: Fields) -> Fields:
     """An id nobody had before. A producer that lost track of its old one gets a new one, too."""
     if fields["transactional_id"] is not None:
-        return {"error_code": TRANSACTIONAL_ID_REFUSED}
+        return transactions.producer_id(fields)
     try:
         return {"producer_id": await service.shell.next_producer_id(), "producer_epoch": 0}
     except MillraceError as error:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 
 from millrace import limits
 from millrace.link.conn import Chunk, FrameConn
+from millrace.log.kafka.principal import ANYBODY
+from millrace.wire.proof import Acceptor
 
 
 class Slot:
@@ -32,10 +34,14 @@ class Slot:
 
 
 class Client:
-    __slots__ = ("_in_flight_max", "_on_gone", "_parked_bytes", "_slots", "closing", "conn")
+    __slots__ = ("_in_flight_max", "_on_gone", "_parked_bytes", "_slots", "closing", "conn", "is_librdkafka",
+                 "principal", "proof")
 
     def __init__(self, conn: FrameConn, in_flight_max: int) -> None:
         self.conn = conn
+        self.principal = ANYBODY
+        self.proof: Acceptor | None = None             # while a proof of the secret is under way
+        self.is_librdkafka = False                     # as it says in ApiVersions
         self.closing = False                           # what it still sends is not looked at
         self._in_flight_max = in_flight_max
         self._slots: deque[Slot] = deque()

@@ -9,7 +9,8 @@ from millrace.core.cluster import ClusterState, TopicState
 from millrace.core.retention import RETENTION_BYTES, RETENTION_MS, Defaults, settings_of
 from millrace.core.topic_configs import TOPIC_CONFIGS, TopicConfig
 from millrace.errors import InvalidRequest, MillraceError, UnknownTopicOrPartition, from_code
-from millrace.log.kafka.shell import Service
+from millrace.log.kafka.principal import Principal, refuse_topic
+from millrace.log.kafka.shell import PRINCIPAL, Service
 from millrace.model.messages import AdminDone, AdminResult, AlterConfigs, ConfigEdit
 from millrace.wire.kafka.codec import Fields
 
@@ -46,7 +47,8 @@ def _entry(service: Service, topic: TopicState, config: TopicConfig) -> Fields:
 
 def _broker_entries(service: Service) -> list[Fields]:
     config, options = service.shell.config, service.options
-    values = {field.name: str(getattr(config, field.name)) for field in fields_of(config) if field.name != "retention"}
+    values = {field.name: str(getattr(config, field.name)) for field in fields_of(config)
+              if field.repr and field.name != "retention"}       # what no repr shows is a key: nobody is told
     values["log.retention.ms"] = str(config.retention.defaults.retention_ms)
     values["log.retention.bytes"] = str(config.retention.defaults.retention_bytes)
     values["auto.create.topics.enable"] = str(options.auto_create_topics).lower()
@@ -64,7 +66,7 @@ def describe_configs(service: Service, version: int, fields: Fields) -> Fields:
 def _described(service: Service, fields: Fields, resource: Fields) -> Fields:
     answer: Fields = {"resource_type": resource["resource_type"], "resource_name": resource["resource_name"]}
     try:
-        entries = _entries_of(service, resource)
+        entries = _entries_of(service, fields[PRINCIPAL], resource)
     except MillraceError as error:
         return {**answer, "error_code": error.kafka_code, "error_message": str(error)}
     keys = resource["keys"]
@@ -80,10 +82,11 @@ def _described(service: Service, fields: Fields, resource: Fields) -> Fields:
     return answer
 
 
-def _entries_of(service: Service, resource: Fields) -> list[Fields]:
+def _entries_of(service: Service, principal: Principal, resource: Fields) -> list[Fields]:
     kind, name = resource["resource_type"], resource["resource_name"]
     shell = service.shell
     if kind == TOPIC:
+        refuse_topic(principal, name)
         topic = shell.cluster.topics_by_name.get(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {name!r} does not exist")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import structlog
 
-from millrace.core.admin import is_internal
-from millrace.errors import InvalidTopicName, MillraceError, OffsetOutOfRange
-from millrace.log.kafka.lookup import partition_named
-from millrace.log.kafka.shell import OWN, Service
+from millrace.errors import MillraceError, OffsetOutOfRange
+from millrace.log.kafka.lookup import partition_for
+from millrace.log.kafka.principal import Principal
+from millrace.log.kafka.shell import PRINCIPAL, Service
 from millrace.log.partition import Partition
 from millrace.wire.kafka.codec import Fields
 
@@ -21,22 +21,20 @@ ALL = -1
 
 
 async def delete_records(service: Service, version: int, fields: Fields) -> Fields:
-    own = fields.get(OWN, False)
+    principal: Principal = fields[PRINCIPAL]
     return {
         "topics": [
             {"name": topic["name"], "partitions": [
-                await _delete(service, topic["name"], wanted, own=own) for wanted in topic["partitions"]]}
+                await _delete(service, topic["name"], wanted, principal) for wanted in topic["partitions"]]}
             for topic in fields["topics"]
         ]
     }
 
 
-async def _delete(service: Service, name: str, wanted: Fields, *, own: bool) -> Fields:
+async def _delete(service: Service, name: str, wanted: Fields, principal: Principal) -> Fields:
     index: int = wanted["partition_index"]
     try:
-        if is_internal(name) and not own:
-            raise InvalidTopicName(f"topic {name!r} is millrace's own")
-        partition = partition_named(service.shell, name.encode(), index)
+        partition = partition_for(service.shell, principal, name.encode(), index)
         start = await service.shell.delete_records(partition, _offset(partition, wanted["offset"]))
     except MillraceError as error:
         log.info("records are not deleted", topic=name, partition=index, why=str(error))

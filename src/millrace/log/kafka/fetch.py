@@ -14,7 +14,7 @@ from millrace import limits
 from millrace.errors import MillraceError
 from millrace.link.conn import Chunk as OutChunk
 from millrace.log.kafka.client import Client, Slot
-from millrace.log.kafka.lookup import leader_to_tell, partition_named, partition_with_id
+from millrace.log.kafka.lookup import leader_to_tell, partition_for
 from millrace.log.kafka.shell import Service
 from millrace.log.partition import FetchRead, Partition
 from millrace.wire.kafka import hot
@@ -110,10 +110,7 @@ class _Fetch:
     ) -> tuple[FetchRead, hot.Leader | None]:
         shell = self._service.shell
         try:
-            if isinstance(topic, bytes):
-                partition = partition_named(shell, topic, entry.partition)
-            else:
-                partition = partition_with_id(shell, topic, entry.partition)
+            partition = partition_for(shell, self._client.principal, topic, entry.partition)
             if remember:
                 self._partitions.append(partition)
             # Only the first data may be larger than the room left, so that a large batch stops nobody. A partition

@@ -7,9 +7,9 @@ by its code in the tree of errors. docs/formats.md has the bytes.
 from __future__ import annotations
 
 from millrace import limits
-from millrace.errors import InvalidRequest, MillraceError
+from millrace.errors import MillraceError
 from millrace.log.kafka.positions import refused
-from millrace.log.kafka.shell import OWN, Service
+from millrace.log.kafka.shell import Service
 from millrace.model.floors import decode_call, encode_told
 from millrace.model.messages import AskFloors, FloorsAnswer
 from millrace.wire.kafka.codec import Fields
@@ -17,8 +17,6 @@ from millrace.wire.kafka.codec import Fields
 
 async def floors(service: Service, version: int, fields: Fields) -> Fields:
     try:
-        if not fields.get(OWN):
-            raise InvalidRequest("floors are set by millrace's own client")
         call = decode_call(bytes(fields["call"]))
         answer = await service.shell.ask_controller(AskFloors(call), limits.LINK_CALL_S)
     except MillraceError as error:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
+from millrace.core.admin import is_internal
 from millrace.core.groups.calls import Code, CommitOffsets, FetchedOffsets, OffsetsDone, Reply
 from millrace.core.groups.offsets import Partition
 from millrace.log.kafka.asking import Answered, ask, finished
-from millrace.log.kafka.shell import Service, Shell
+from millrace.log.kafka.shell import PRINCIPAL, Service, Shell
 from millrace.model.groups import NO_LEADER_EPOCH, OffsetValue
 from millrace.wire.kafka.codec import Fields
 
@@ -27,12 +28,16 @@ OF_THE_GROUP = frozenset({
 def offset_commit(service: Service, version: int, fields: Fields) -> Answered:
     named = {
         (topic["name"], one["partition"]): OffsetValue(
-            one["offset"], one.get("leader_epoch", NO_LEADER_EPOCH), one["metadata"] or "", commit_ms=-1
+            one["offset"], one.get("leader_epoch", NO_LEADER_EPOCH), one["metadata"] or "", commit_ms=-1,
+            topic_id=service.shell.cluster.topic_id_of(topic["name"]),
         )
         for topic in fields["topics"] for one in topic["partitions"]
     }
-    known = {partition: value for partition, value in named.items() if _exists(service.shell, partition)}
-    unknown = dict.fromkeys(named.keys() - known.keys(), Code.UNKNOWN_TOPIC_OR_PARTITION)
+    own = fields[PRINCIPAL].is_own
+    barred = {at: Code.TOPIC_AUTHORIZATION_FAILED for at in named if not own and is_internal(at[0])}
+    known = {partition: value for partition, value in named.items()
+             if partition not in barred and _exists(service.shell, partition)}
+    unknown = {**dict.fromkeys(named.keys() - known.keys(), Code.UNKNOWN_TOPIC_OR_PARTITION), **barred}
     commit = CommitOffsets(
         fields["group_id"], fields["member_id"], fields.get("group_instance_id"), fields["generation_id"], known
     )
@@ -103,14 +108,20 @@ def _shown(value: OffsetValue | None) -> Fields:
 
 
 def _offsets(shell: Shell, reply: Reply) -> dict[Partition, OffsetValue]:
-    """Positions of changefeeds are kept by topic id; those of topics that are gone have no name."""
+    """Those of topics that are there, and not of an earlier topic of the same name; positions of changefeeds are kept
+    by topic id, and those of topics that are gone have no name."""
     assert isinstance(reply, FetchedOffsets)
-    found = dict(reply.offsets)
+    found = {place: value for place, value in reply.offsets.items() if _is_of_present_topic(shell, place[0], value)}
     for (topic_id, index), value in reply.positions.items():
         topic = shell.cluster.topic(topic_id)
         if topic is not None:
             found[topic.name, index] = value
     return found
+
+
+def _is_of_present_topic(shell: Shell, name: str, value: OffsetValue) -> bool:
+    present = shell.cluster.topic_id_of(name)
+    return present is not None and value.topic_id in (None, present)
 
 
 # -- delete ------------------------------------------------------------------------------------------------------------

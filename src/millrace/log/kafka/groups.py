@@ -24,13 +24,12 @@ from millrace.core.groups.calls import (
 )
 from millrace.core.groups.groups import DEAD
 from millrace.errors import MillraceError
+from millrace.log.kafka import transactions
 from millrace.log.kafka.asking import Answered, ask, finished
 from millrace.log.kafka.shell import WHO, Service
 from millrace.wire.kafka.codec import Fields
 
 GROUP_KEY_TYPE = 0
-TRANSACTIONAL_ID_REFUSED = 53
-NO_NODE = {"node_id": -1, "host": "", "port": -1}
 MUST_KNOW_ID_FROM = 4           # of JoinGroup: a new member asks again with the id it was given
 MAY_SKIP_FROM = 9
 NULL_PROTOCOL_FROM = 7
@@ -41,9 +40,7 @@ CLASSIC = "classic"
 # -- who coordinates ---------------------------------------------------------------------------------------------------
 def find_coordinator(service: Service, version: int, fields: Fields) -> Answered:
     if fields.get("key_type", GROUP_KEY_TYPE) != GROUP_KEY_TYPE:
-        refused = {**NO_NODE, "error_code": TRANSACTIONAL_ID_REFUSED,
-                   "error_message": "transactions are not served here"}
-        return {**refused, "coordinators": [{"key": key, **refused} for key in fields.get("coordinator_keys", [])]}
+        return transactions.coordinator(service.shell, fields)
     return _found(service, fields) if service.shell.groups.topic is not None else _create_then_find(service, fields)
 
 
@@ -64,7 +61,7 @@ def _home(service: Service, group: str, why: str) -> Fields:
     shell = service.shell
     home = shell.groups.home_of(group)
     if home is None or home.broker in shell.suspects():
-        return {**NO_NODE, "error_code": Code.COORDINATOR_NOT_AVAILABLE, "error_message": why}
+        return {**transactions.NO_NODE, "error_code": Code.COORDINATOR_NOT_AVAILABLE, "error_message": why}
     return {"node_id": home.broker, "host": home.endpoint.host, "port": home.endpoint.kafka_port, "error_code": 0}
 
 

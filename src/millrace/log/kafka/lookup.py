@@ -8,6 +8,7 @@ from millrace.core.admin import is_internal
 from millrace.core.cluster import TopicState
 from millrace.errors import (
     FencedLeaderEpoch,
+    InvalidTopicName,
     LeaderNotAvailable,
     MillraceError,
     NotLeader,
@@ -15,22 +16,31 @@ from millrace.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from millrace.log.kafka.principal import NOT_PROVED, Principal
 from millrace.log.kafka.shell import Shell
 from millrace.log.partition import Partition
-from millrace.wire.kafka import apis
-from millrace.wire.kafka.hot import Header, Leader
+from millrace.wire.kafka.hot import Leader
 
 INTERNAL_PREFIX = b"__millrace"
 assert is_internal(INTERNAL_PREFIX.decode())
 
-_OWN_CLIENT_ID = apis.OWN_CLIENT_ID.encode()
+NO_SUCH_ID = "no such topic id"
 
 _TELL_LEADER = (NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch)
 
 
-def is_own(header: Header) -> bool:
-    """Asked by millrace's own client. It keeps accidents away from internal topics; it is no proof of identity."""
-    return header.client_id.startswith(_OWN_CLIENT_ID)
+def partition_for(shell: Shell, principal: Principal, topic: bytes | UUID, index: int) -> Partition:
+    """The partition a client may write or read, whichever way the call names its topic. Internal topics are there for
+    our own processes only; by their id they are as unknown as an id that never was."""
+    if isinstance(topic, bytes):
+        if not principal.is_own and topic.startswith(INTERNAL_PREFIX):
+            raise InvalidTopicName(f"internal topics are neither written nor read by clients: that {NOT_PROVED}")
+        return partition_named(shell, topic, index)
+    if not principal.is_own:
+        known = shell.cluster.topic(topic)
+        if known is not None and is_internal(known.name):
+            raise UnknownTopicId(NO_SUCH_ID)
+    return partition_with_id(shell, topic, index)
 
 
 def partition_named(shell: Shell, name: bytes, index: int) -> Partition:
@@ -45,7 +55,7 @@ def partition_with_id(shell: Shell, topic_id: UUID, index: int) -> Partition:
     found = shell.partition_by_id(topic_id, index)
     if found is None:
         topic = shell.cluster.topic(topic_id)
-        raise _elsewhere(topic, index) if topic else UnknownTopicId("no such topic id")
+        raise _elsewhere(topic, index) if topic else UnknownTopicId(NO_SUCH_ID)
     return found
 
 

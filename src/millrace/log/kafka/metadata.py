@@ -2,8 +2,8 @@
 
 In: names or ids. Out: the cluster as this broker has replayed it. A topic's part of the answer is kept encoded for as
 long as the metadata index stands and nobody is suspected. Unknown topics are created only when the client asks for it
-and the configuration allows it. Internal topics are left out of lists for all but our own
-client; named, they are shown.
+and the configuration allows it. Internal topics are left out of lists for all but our own client, and their ids are
+unknown to others; named, they are shown: tools ask for the ends behind a changefeed's positions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from millrace.errors import (
     UnknownTopicOrPartition,
     from_code,
 )
-from millrace.log.kafka.shell import OWN, Service
+from millrace.log.kafka.shell import PRINCIPAL, Service
 from millrace.model.ids import NO_LEADER
 from millrace.model.messages import AdminDone, CreateTopics, NewTopic
 from millrace.wire.kafka.codec import BY_NAME, NO_UUID, Encoded, Fields, encode_part
@@ -33,20 +33,21 @@ CREATE_S = 10.0
 def metadata(service: Service, version: int, fields: Fields) -> Fields | Awaitable[Fields]:
     wanted = fields["topics"]
     if wanted is None or (version == 0 and not wanted):
-        own = fields.get(OWN, False)
+        own = fields[PRINCIPAL].is_own
         topics = [t for t in service.shell.cluster.topics.values() if own or not is_internal(t.name)]
         return _answer(service, version, topics)
     if service.options.auto_create_topics and fields.get("allow_auto_topic_creation", True):
         missing = _creatable(service, wanted)
         if missing:
-            return _create_then_answer(service, version, wanted, missing)
-    return _answer_named(service, version, wanted)
+            return _create_then_answer(service, version, wanted, missing, own=fields[PRINCIPAL].is_own)
+    return _answer_named(service, version, wanted, own=fields[PRINCIPAL].is_own)
 
 
 def _answer_named(
-    service: Service, version: int, wanted: list[Fields], refused: Mapping[str, MillraceError] | None = None
+    service: Service, version: int, wanted: list[Fields], refused: Mapping[str, MillraceError] | None = None, *,
+    own: bool,
 ) -> Fields:
-    found = [_found(service, one) for one in wanted]
+    found = [_found(service, one, own=own) for one in wanted]
     for at, one in enumerate(wanted):
         if refused and one["name"] in refused and not isinstance(found[at], TopicState):
             found[at] = _unknown(refused[one["name"]], name=one["name"])
@@ -85,11 +86,15 @@ def _brokers(service: Service, suspects: frozenset[int]) -> list[Fields]:
 # -- one topic -----------------------------------------------------------------------------------------------------
 
 
-def _found(service: Service, wanted: Fields) -> TopicState | Fields:
+def _found(service: Service, wanted: Fields, *, own: bool) -> TopicState | Fields:
+    """By name where there is a name; some clients write an empty one beside the id."""
     cluster = service.shell.cluster
     name, topic_id = wanted["name"], wanted.get("topic_id", NO_UUID)
-    if name is None:
-        return cluster.topic(topic_id) or _unknown(UnknownTopicId(""), topic_id=topic_id)
+    if not name and (name is None or topic_id != NO_UUID):
+        topic = cluster.topic(topic_id)
+        if topic is None or (is_internal(topic.name) and not own):
+            return _unknown(UnknownTopicId(""), topic_id=topic_id)
+        return topic
     topic = cluster.topics_by_name.get(name)
     if topic is not None:
         return topic
@@ -154,7 +159,9 @@ def _is_valid(name: str) -> bool:
     return True
 
 
-async def _create_then_answer(service: Service, version: int, wanted: list[Fields], missing: list[str]) -> Fields:
+async def _create_then_answer(
+    service: Service, version: int, wanted: list[Fields], missing: list[str], *, own: bool
+) -> Fields:
     """The client gets the topic with its leaders at once, or the reason why it could not be created."""
     refused: dict[str, MillraceError] = {}
     try:
@@ -166,7 +173,7 @@ async def _create_then_answer(service: Service, version: int, wanted: list[Field
     except MillraceError:
         # The client asks again: by then the topic is there, or the controller is.
         refused = {name: LeaderNotAvailable("") for name in missing}
-    return _answer_named(service, version, wanted, refused)
+    return _answer_named(service, version, wanted, refused, own=own)
 
 
 # -- the rest ------------------------------------------------------------------------------------------------------

@@ -14,15 +14,16 @@ import structlog
 from millrace import limits
 from millrace.errors import (
     InvalidRecord,
-    InvalidRequest,
     InvalidRequiredAcks,
-    InvalidTopicName,
     MillraceError,
+    UnsupportedVersion,
 )
 from millrace.log.files.partition_log import Appended
 from millrace.log.kafka.client import Client, Slot
-from millrace.log.kafka.lookup import INTERNAL_PREFIX, is_own, leader_to_tell, partition_named, partition_with_id
+from millrace.log.kafka.lookup import leader_to_tell, partition_for
+from millrace.log.kafka.principal import Principal
 from millrace.log.kafka.shell import Service
+from millrace.log.kafka.transactions import NO_TRANSACTIONS
 from millrace.log.partition import Partition
 from millrace.wire.kafka import hot
 
@@ -83,7 +84,6 @@ def handle(service: Service, client: Client, header: hot.Header, frame: memoryvi
     now = service.shell.ports.clock.now()
     pending = _Pending(service, client.slot(), header, acks=1 if request.acks == 1 else -1, began=now)
     deadline = now + min(max(request.timeout_ms, 0) / 1000, limits.PRODUCE_TIMEOUT_MAX_S)
-    own = is_own(header)
     for name, entries in request.topics:
         topic = UUID(bytes=name) if header.version >= hot.PRODUCE_IDS else name
         results: list[hot.Produced] = []
@@ -92,7 +92,7 @@ def handle(service: Service, client: Client, header: hot.Header, frame: memoryvi
             try:
                 if error is not None:
                     raise error
-                partition, appended = _append(service, topic, index, records, request.acks, own=own)
+                partition, appended = _append(service, topic, index, records, request.acks, client.principal)
             except MillraceError as refused:
                 results.append(refusal(service, topic, index, refused))
                 continue
@@ -107,14 +107,13 @@ def handle(service: Service, client: Client, header: hot.Header, frame: memoryvi
 def _handle_unanswered(
     service: Service, client: Client, header: hot.Header, request: hot.Produce, error: MillraceError | None
 ) -> None:
-    own = is_own(header)
     for name, entries in request.topics:
         topic = UUID(bytes=name) if header.version >= hot.PRODUCE_IDS else name
         for index, records in entries:
             try:
                 if error is not None:
                     raise error
-                _append(service, topic, index, records, 0, own=own)
+                _append(service, topic, index, records, 0, client.principal)
             except MillraceError as refused:
                 service.stats.produce_errors += 1
                 error = refused
@@ -128,21 +127,15 @@ def _refuse_request(request: hot.Produce) -> MillraceError | None:
     if request.acks not in ACKS:
         return InvalidRequiredAcks(f"acks {request.acks}: give 0, 1 or -1 (all)")
     if request.transactional_id is not None:
-        return InvalidRequest("transactions are not served here")
+        return UnsupportedVersion(NO_TRANSACTIONS)
     return None
 
 
 def _append(
-    service: Service, topic: bytes | UUID, index: int, records: memoryview | None, acks: int, *, own: bool
+    service: Service, topic: bytes | UUID, index: int, records: memoryview | None, acks: int,
+    principal: Principal,
 ) -> tuple[Partition, Appended]:
-    if isinstance(topic, bytes):
-        if not own and topic.startswith(INTERNAL_PREFIX):
-            raise InvalidTopicName("internal topics take no writes from clients")
-        partition = partition_named(service.shell, topic, index)
-    else:
-        partition = partition_with_id(service.shell, topic, index)
-        if not own and partition.name.startswith("__millrace"):
-            raise InvalidTopicName("internal topics take no writes from clients")
+    partition = partition_for(service.shell, principal, topic, index)
     if not records:
         raise InvalidRecord("no records")
     try:

@@ -30,10 +30,12 @@ from millrace.log.kafka import (
     offsets,
     positions,
     produce,
+    proof,
 )
 from millrace.log.kafka.client import Client, Slot
-from millrace.log.kafka.lookup import is_own
-from millrace.log.kafka.shell import OWN, WHO, KafkaOptions, KafkaStats, Service, Shell
+from millrace.log.kafka.principal import refused_call
+from millrace.log.kafka.shell import LIBRDKAFKA, PRINCIPAL, WHO, KafkaOptions, KafkaStats, Service, Shell
+from millrace.log.kafka.transactions import is_librdkafka
 from millrace.ops.naps import next_look
 from millrace.wire.kafka import apis, hot
 from millrace.wire.kafka.apis import Key
@@ -60,6 +62,7 @@ HOT: dict[int, Hot] = {
     Key.PRODUCE: produce.handle,
     Key.FETCH: fetch.handle,
     Key.FENCE_WRITER: fence.handle,
+    Key.PROVE: proof.handle,
 }
 COLD: dict[int, Cold] = {
     Key.API_VERSIONS: api_versions,
@@ -97,6 +100,7 @@ class KafkaServer:
         self._service = Service(shell, self._options, self._queued_bytes)
         self._server: asyncio.AbstractServer | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._closing = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.clients: dict[FrameConn, Client] = {}
 
@@ -117,6 +121,7 @@ class KafkaServer:
         self._sweep()
 
     async def close(self) -> None:
+        self._closing = True
         if self._sweeper:
             self._sweeper.cancel()
         if self._server:
@@ -137,6 +142,9 @@ class KafkaServer:
         )
 
     def _opened(self, conn: FrameConn) -> None:
+        if self._closing:                               # accepted just before: nobody would ever end it
+            conn.abort()
+            return
         if len(self.clients) >= self._options.connections_max:
             if not self.stats.connections_refused:
                 log.warning("connections are refused: too many", limit=self._options.connections_max)
@@ -179,16 +187,32 @@ class KafkaServer:
             self._unsupported(client, header)
             return
         self.stats.requests[key] = self.stats.requests.get(key, 0) + 1
+        if key in apis.PRIVATE and not client.principal.is_own:
+            self._private(client, api, header, frame)
+            return
         hot_handler = HOT.get(key)
         if hot_handler is not None:
             hot_handler(self._service, client, header, frame)
             return
         fields = decode(api, header.version, frame[header.body :], exact=False)
-        if is_own(header):
-            fields[OWN] = True
+        fields[PRINCIPAL] = client.principal
+        if key == Key.API_VERSIONS:
+            client.is_librdkafka = is_librdkafka(fields.get("client_software_name", ""),
+                                                 fields.get("client_software_version", ""))
+        fields[LIBRDKAFKA] = client.is_librdkafka
         if key == Key.JOIN_GROUP:
             fields[WHO] = (header.client_id.decode(errors="replace"), conn.peername)
         self._cold(client, api, header, COLD[key](self._service, header.version, fields))
+
+    def _private(self, client: Client, api: Api, header: hot.Header, frame: memoryview) -> None:
+        """Of a connection that has not proved the secret: it may do so; nothing else is even decoded."""
+        if api.key == Key.PROVE:
+            proof.handle(self._service, client, header, frame)
+            return
+        self.stats.private_refused += 1
+        error = refused_call(api.name)
+        fields = {"error_code": error.kafka_code, "error_message": str(error)}
+        client.slot().answer([apis.encode_response(api, header.version, header.correlation, fields)])
 
     def _unsupported(self, client: Client, header: hot.Header) -> None:
         """Every client may ask ApiVersions in any version: it is told ours in the oldest form and asks again."""

@@ -13,11 +13,13 @@ from millrace.log.config import BrokerConfig
 from millrace.log.groups import Coordinators
 from millrace.log.partition import Partition
 from millrace.model.messages import Message
+from millrace.ops.cluster_secret import Key
 from millrace.ops.metrics import Latency
 from millrace.ops.ports import Ports
 from millrace.wire.kafka.codec import Encoded
 
-OWN = ":own"     # set beside a request's fields when millrace's own client asks; no field of the protocol is named so
+PRINCIPAL = ":principal"     # beside the fields of each request; no field of the protocol is named so
+LIBRDKAFKA = ":librdkafka"   # beside them, too: whether that library sends it
 WHO = ":who"     # beside the fields of a JoinGroup: who asks, as (client id, address)
 COUNT_EVERY_BYTES = 64 * limits.MIB
 
@@ -49,6 +51,7 @@ class Shell(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaOptions:
+    key: Key | None = None              # what our own clients prove; None: nobody can
     auto_create_topics: bool = True     # a producer that names an unknown topic gets it, as with Apache Kafka
     connections_max: int = limits.CONNECTIONS_MAX
     frame_bytes_max: int = limits.FRAME_BYTES_MAX
@@ -63,6 +66,8 @@ class KafkaStats:
     connections_opened: int = 0
     connections_refused: int = 0
     connections_cut: int = 0             # slow, silent or hostile peers
+    proofs_refused: int = 0              # connections that offered a proof of the secret and had another
+    private_refused: int = 0             # private calls of connections that have proved nothing
     produce_errors: int = 0              # partitions of Produce requests that were refused or failed
     fetch_errors: int = 0
     produced_bytes: int = 0

@@ -31,7 +31,8 @@ META: dict[str, tuple[st.DataType, str]] = {
     CHANGE_TYPE: (st.StringType(), "insert, update_preimage, update_postimage, delete"),
     GENERATION: (st.LongType(), "of the source's history; raised when it breaks"),
     COMMIT_VERSION: (st.LongType(), "commit LSN of the transaction; rows of a copy: its low mark"),
-    SEQ: (st.LongType(), "index among the changes of the table in that transaction; rows of a copy: 2^62"),
+    SEQ: (st.LongType(), ("index among the changes of the table in that transaction, behind those of a table whose "
+                          "name it takes there; rows of a copy: 2^62")),
     COMMIT_TIMESTAMP: (st.TimestampType(), "when it was committed; rows of a copy: when they were read; for people"),
     LOG_PARTITION: (st.IntegerType(), "partition of the table's topic, or of the copy's"),
     LOG_OFFSET: (st.LongType(), "offset there of the record that holds the row (the last, if it was cut into parts)"),

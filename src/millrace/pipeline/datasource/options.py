@@ -15,6 +15,7 @@ import msgspec
 
 from millrace import limits
 from millrace.errors import InvalidOption
+from millrace.ops.cluster_secret import Key
 
 T = TypeVar("T")
 
@@ -46,6 +47,8 @@ class Options(NamedTuple):
     on_truncate: OnTruncate
     prefix: str
     idle_wait_s: float
+    secret_file: str = ""
+    log_key: Key | None = None                           # found by `secret.with_key`; its repr shows nothing
 
 
 class Option(NamedTuple):
@@ -60,6 +63,9 @@ OPTIONS: dict[str, Option] = {
     "kafka.bootstrap.servers": Option(None, "some brokers, `host:port,…`; `bootstrap.servers` is the same"),
     "source": Option(None, "the source's name"),
     "table": Option(None, "`schema.table`; a bare name is one of schema public"),
+    "secretFile": Option(
+        "", "file with the cluster's secret, read by Spark's driver; the default is `MILLRACE_SECRET_FILE` of its "
+        "environment (set in the Spark of `millrace up`), else `.millrace/secret` in its working directory"),
     "startingOffsets": Option(
         "", "`earliest`, `latest`, or JSON `{\"0\": 17, \"1\": -2}`: the next offset of each partition, -2 earliest, "
         "-1 latest; the default is `earliest`. A streaming query that has a checkpoint goes on there"),
@@ -108,6 +114,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = None) ->
         on_truncate=read("onTruncate", _on_truncate),
         prefix=read("metadataPrefix", _some),
         idle_wait_s=read("idleWaitMs", _positive) / 1000,
+        secret_file=values["secretFile"],
     )
 
 
@@ -146,7 +153,7 @@ def _offsets(name: str, text: str) -> Offsets:
         return text.lower()
     try:
         found = msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidOption(f"option {name}: earliest, latest or a JSON object, not {text[:80]!r} ({error})") from error
     offsets = found.get("offsets", found)                # a whole position, as a query's progress shows it, will do
     if not isinstance(offsets, dict) or not all(

@@ -21,6 +21,7 @@ from millrace.errors import DataLost, Malformed, OffsetOutOfRange, TableTruncate
 from millrace.log.client import PlainClient
 from millrace.model.progress import Change, decode_progress
 from millrace.model.tables import TableSchema, lsn_text
+from millrace.ops import cluster_secret
 from millrace.ops.logging import get_logger
 from millrace.pipeline.datasource.columns import Layout
 from millrace.pipeline.datasource.options import OnTruncate, Options
@@ -36,9 +37,9 @@ COPY_HEADER = "c"
 
 
 @lru_cache(maxsize=4)
-def client_of(bootstrap: tuple[str, ...]) -> PlainClient:
+def client_of(bootstrap: tuple[str, ...], log_key: cluster_secret.Key | None) -> PlainClient:
     """One per process and cluster: Spark's workers live on, and a task should not begin with three handshakes."""
-    return PlainClient(bootstrap, client_id="spark")
+    return PlainClient(bootstrap, client_id="spark", key=log_key)
 
 
 class Joined(NamedTuple):
@@ -51,7 +52,7 @@ class Joined(NamedTuple):
 
 
 def read_work(work: Work, layout: Layout, options: Options) -> Iterator[pa.RecordBatch]:
-    client = client_of(options.bootstrap)
+    client = client_of(options.bootstrap, options.log_key)
     schemas = {schema.id: schema for schema in work.schemas}
     for piece in work.pieces:
         if piece.copy is None:

@@ -21,6 +21,7 @@ from millrace.pipeline.datasource.columns import layout_of, spark_schema
 from millrace.pipeline.datasource.options import Options, parse_options
 from millrace.pipeline.datasource.plan import check_columns, plan
 from millrace.pipeline.datasource.reading import client_of, read_work
+from millrace.pipeline.datasource.secret import explained, with_key
 from millrace.pipeline.datasource.stream import TableStream
 from millrace.pipeline.datasource.table import find_table, open_table
 from millrace.pipeline.datasource.work import Work
@@ -36,15 +37,16 @@ class MillraceDataSource(DataSource):
         return "millrace"
 
     def schema(self) -> StructType:
-        options = parse_options(self.options)
-        self._found = find_table(client_of(options.bootstrap), options)
+        options = with_key(parse_options(self.options))
+        with explained():
+            self._found = find_table(client_of(options.bootstrap, options.log_key), options)
         return spark_schema(self._found, options.prefix)
 
     def reader(self, schema: StructType) -> TableReader:
-        return TableReader(parse_options(self.options, streaming=False), schema, self._found)
+        return TableReader(with_key(parse_options(self.options, streaming=False)), schema, self._found)
 
     def streamReader(self, schema: StructType) -> TableStream:
-        return TableStream(parse_options(self.options, streaming=True), schema, self._found)
+        return TableStream(with_key(parse_options(self.options, streaming=True)), schema, self._found)
 
 
 class TableReader(DataSourceReader):
@@ -53,7 +55,8 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        table = open_table(client_of(options.bootstrap), options, self._found)
+        with explained():
+            table = open_table(client_of(options.bootstrap, options.log_key), options, self._found)
         check_columns(layout_of(self._schema, options.prefix), table)
         start, end = table.start(options.starting, "startingOffsets"), table.start(options.ending, "endingOffsets")
         if table.history.copy_pending and not table.history.points:

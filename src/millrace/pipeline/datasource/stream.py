@@ -50,7 +50,7 @@ class TableStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _table(self) -> Table:
-        table = open_table(client_of(self._options.bootstrap), self._options, self._found)
+        table = open_table(client_of(self._options.bootstrap, self._options.log_key), self._options, self._found)
         check_columns(layout_of(self._schema, self._options.prefix), table)
         return table
 

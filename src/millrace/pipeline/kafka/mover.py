@@ -21,6 +21,7 @@ from millrace.log.client import LogClient
 from millrace.model.positions import Claim, PositionKey
 from millrace.model.rounds import TaskPlan, Work, WorkResult
 from millrace.model.table_plans import TablePlan
+from millrace.ops.cluster_secret import Key
 from millrace.pipeline.kafka.home import LogHome
 from millrace.pipeline.kafka.pieces import Maker
 from millrace.pipeline.kafka.portions import Portion, asked, heard_portion, plans_of, read
@@ -100,21 +101,27 @@ class KafkaMover:
     async def _moved(self, plan: TaskPlan, work: Work, portions: AsyncIterator[Portion]) -> WorkResult:
         began = time.monotonic()
         names = self._known(plan).names
+        client = (await self._connect()).client
         job = Job(
-            work.plan, portions, names, partial(self._maker, work, names, time.time_ns() // 1000),
+            work.plan, portions, names, partial(self._maker, client, work, names, time.time_ns() // 1000),
             self._execution(work), _sending_s(work), work.deadline_s,
         )
-        flow = Flow((await self._connect()).client, job)
+        flow = Flow(client, job)
         result = await flow.run()
         took_ms = int((time.monotonic() - began) * 1000)
         return WorkResult(work.dispatcher, result, read_bytes=flow.read_bytes, took_ms=took_ms)
 
-    def _maker(self, work: Work, names: Mapping[UUID, str], now_us: int, table: TablePlan) -> tuple[Maker, UUID]:
-        """A renamed table has another topic; the plan names all that this epoch has fenced [V11]."""
+    def _maker(
+        self, client: LogClient, work: Work, names: Mapping[UUID, str], now_us: int, table: TablePlan
+    ) -> tuple[Maker, UUID]:
+        """A renamed table has another topic; the plan names all that this epoch has fenced [V11]. A topic that was made
+        again under the same name is not one of them: what is written by name would go there."""
         topic, routing = self._router.route(table.table)
         partitions = [target for target in work.plan.partitions if names.get(target.topic_id) == topic]
         if not partitions:
             raise UnknownTopicId(f"{topic} of {table.table.full_name} is not among the targets of this round")
+        if client.known_id(topic) not in (None, partitions[0].topic_id):
+            raise UnknownTopicId(f"{topic} was deleted and made again: it is not the topic of this round")
         target = target_of(self._sink, len(partitions), routing)
         encoder = Encoder(table.shown, format_of(self._sink, self._origin, table.shown), target)
         plan = work.plan
@@ -161,14 +168,14 @@ def _sending_s(work: Work) -> float:
     return min(limits.WORK_SENDING_S, work.deadline_s * limits.WORK_SENDING_S / limits.WORK_DEADLINE_S)
 
 
-_opened: dict[tuple[asyncio.AbstractEventLoop, tuple[str, ...]], Services] = {}
+_opened: dict[tuple[asyncio.AbstractEventLoop, tuple[str, ...], Key | None], Services] = {}
 
 
-async def connect(bootstrap: tuple[str, ...]) -> Services:
+async def connect(bootstrap: tuple[str, ...], log_key: Key | None) -> Services:
     """One client per cluster for all movers of a worker, which has one loop for as long as it lives."""
-    key = (asyncio.get_running_loop(), bootstrap)
+    key = (asyncio.get_running_loop(), bootstrap, log_key)
     if key not in _opened:
-        client = await LogClient(bootstrap, client_id="mover").__aenter__()
+        client = await LogClient(bootstrap, client_id="mover", key=log_key).__aenter__()
         _opened[key] = Services(client, LogHome(client))
     return _opened[key]
 
@@ -176,4 +183,4 @@ async def connect(bootstrap: tuple[str, ...]) -> Services:
 def make(setup: bytes) -> KafkaMover:
     """What plans name as their mover (MOVER)."""
     read = decode_setup(setup)
-    return KafkaMover(read, partial(connect, read.bootstrap))
+    return KafkaMover(read, partial(connect, read.bootstrap, read.log_key))

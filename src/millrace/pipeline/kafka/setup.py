@@ -6,6 +6,7 @@ import msgspec
 
 from millrace.errors import Malformed, NewerFormat
 from millrace.model.changefeeds import TableSettings
+from millrace.ops.cluster_secret import Key
 
 VERSION = 1
 MOVER = "millrace.pipeline.kafka.mover:make"
@@ -20,6 +21,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     database: str
     settings: tuple[TableSettings, ...] = ()
+    log_key: Key | None = None         # what the mover proves to brokers
 
 
 _decoder: msgspec.msgpack.Decoder[Setup] = msgspec.msgpack.Decoder(Setup)
@@ -34,5 +36,5 @@ def decode_setup(data: bytes) -> Setup:
         raise NewerFormat(f"setup of version {data[0]}, this is version {VERSION}")
     try:
         return _decoder.decode(data[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"setup: {error}") from error

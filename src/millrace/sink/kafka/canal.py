@@ -18,12 +18,13 @@ import pyarrow as pa
 from millrace.model.tables import TableSchema
 from millrace.sink.kafka.formats import (
     Commits,
+    MovedKeys,
     Origin,
     key_names,
     key_object,
+    moved_key_objects,
     names_bytes,
     numbers,
-    old_key_object,
     op_names,
 )
 from millrace.sink.kafka.images import Images
@@ -31,7 +32,7 @@ from millrace.sink.kafka.json_scalars import Dialect, Style
 from millrace.sink.kafka.json_text import quote
 from millrace.sink.kafka.sparse import left_out_names, sparse_object
 from millrace.sink.kafka.sql_types import sql_type
-from millrace.wire.fragments import Fragments, side_by_side
+from millrace.wire.fragments import Fragments, Ints, side_by_side
 from millrace.wire.pg.types import AFTER, BEFORE, UPDATE
 
 _OPS = (b"INSERT", b"UPDATE", b"DELETE")
@@ -49,8 +50,8 @@ class Canal:
     def key(self, images: Images) -> Fragments:
         return key_object(images)
 
-    def old_key(self, images: Images) -> Fragments:
-        return old_key_object(images)
+    def moved_keys(self, images: Images, rows: Ints) -> MovedKeys:
+        return moved_key_objects(images, rows)
 
     def value(self, images: Images, *, copy: bool, now_us: int) -> Fragments:
         commits = Commits(images)

@@ -21,7 +21,7 @@ def format_of(sink: KafkaSink, origin: Origin, table: TableSchema) -> Format:
         return Canal(origin, table)
     if sink.format == "json":
         return Plain(origin, table, tombstones=sink.tombstones, decimal_numbers=numbers)
-    return Debezium(origin, table, schema=sink.schema, tombstones=sink.tombstones, decimal_numbers=numbers)
+    return Debezium(origin, table, schema=sink.schema, tombstones=sink.tombstones, modes=sink.modes)
 
 
 def target_of(sink: KafkaSink, partitions: int, routing: Routing | None = None) -> Target:
@@ -36,7 +36,7 @@ def change_message(sink: KafkaSink, origin: Origin, table: TableSchema, change: 
         return canal_change(table, change, now_us=now_us)
     if sink.format == "json":
         return plain_change(table, change)
-    return debezium_change(origin, table, change, schema=sink.schema, now_us=now_us)
+    return debezium_change(origin, table, change, modes=sink.modes, schema=sink.schema, now_us=now_us)
 
 
 def watermark_message(sink: KafkaSink, origin: Origin, checkpoint: Lsn, *, wall_ms: int, now_us: int) -> Message:

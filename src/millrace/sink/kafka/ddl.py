@@ -1,7 +1,7 @@
 """Schema changes and truncations as messages of each format [C7].
 
-In: a change as `progress` holds it, the schemas before and after it. Out: one message. It stands in the table's topic,
-in partition 0, behind all rows before the change and before all rows after it; who writes it waits for both.
+In: a change as `progress` holds it, the schemas before and after it. Out: one message. It is written when all rows
+before the change are, and before all rows after it: in a topic of schema changes, or in the table's own.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ from typing import Any
 from millrace import __version__
 from millrace.model.progress import Change
 from millrace.model.tables import TableSchema
-from millrace.sink.kafka.debezium_schema import envelope_schema, schema_change_schema
+from millrace.sink.kafka.debezium_modes import DEFAULTS, Modes
+from millrace.sink.kafka.debezium_schema import (
+    envelope_schema,
+    is_required,
+    schema_change_key_schema,
+    schema_change_schema,
+)
 from millrace.sink.kafka.formats import Message, Origin, key_names
-from millrace.sink.kafka.json_scalars import Dialect, Style
 from millrace.sink.kafka.sql_types import sql_type
 from millrace.wire.pg.types import Form, kind_of
 
@@ -22,23 +27,25 @@ _DEBEZIUM = {"create": "CREATE", "alter": "ALTER", "drop": "DROP"}
 _CANAL = {"create": "CREATE", "alter": "ALTER", "drop": "ERASE", "truncate": "TRUNCATE"}
 
 
-def debezium_change(origin: Origin, table: TableSchema, change: Change, *, schema: bool, now_us: int) -> Message:
+def debezium_change(origin: Origin, table: TableSchema, change: Change, *, schema: bool, now_us: int,
+                    modes: Modes = DEFAULTS) -> Message:
     """`table`: as it is after the change; of a drop as it was. A truncation is an event of the table: op t."""
     source = {
         "version": __version__, "connector": "postgresql", "name": origin.source, "ts_ms": change.wall_ms,
         "snapshot": "false", "db": origin.database, "sequence": f'["{change.commit_lsn}","{change.seq}"]',
         "ts_us": change.wall_ms * 1000, "ts_ns": change.wall_ms * 1_000_000, "schema": table.schema,
-        "table": table.name, "txId": None, "lsn": change.commit_lsn, "xmin": None,
+        "table": table.name, "txId": change.xid or None, "lsn": change.commit_lsn, "xmin": None, "origin": None,
+        "origin_lsn": None,
     }
     now = {"ts_ms": now_us // 1000, "ts_us": now_us, "ts_ns": now_us * 1000}
     if change.kind == "truncate":
         event = {"before": None, "after": None, "source": source, "transaction": None, "op": "t", **now}
-        described = envelope_schema(origin, table, Style(Dialect.DEBEZIUM)) if schema else None
+        described = envelope_schema(origin, table, modes) if schema else None
         return Message(None, _wrapped(event, described))
     changed = {"type": _DEBEZIUM[change.kind], "id": f'"{table.schema}"."{table.name}"', "table": _described(table)}
     value = {"source": source, **now, "databaseName": origin.database, "schemaName": table.schema, "ddl": change.text,
              "tableChanges": [changed]}
-    return Message(_json({"databaseName": origin.database}),
+    return Message(_wrapped({"databaseName": origin.database}, schema_change_key_schema() if schema else None),
                    _wrapped(value, schema_change_schema(origin) if schema else None))
 
 
@@ -69,7 +76,7 @@ def _described(table: TableSchema) -> dict[str, Any]:
             "name": column.name, "jdbcType": sql_type(column)[0], "nativeType": column.type_oid,
             "typeName": sql_type(column)[1], "typeExpression": sql_type(column)[1], "charsetName": None,
             "length": _digits(column.type_oid, column.typmod)[0], "scale": _digits(column.type_oid, column.typmod)[1],
-            "position": at + 1, "optional": not column.is_key, "autoIncremented": False, "generated": False,
+            "position": at + 1, "optional": not is_required(column), "autoIncremented": False, "generated": False,
         } for at, column in enumerate(table.columns)],
     }
 

@@ -2,46 +2,53 @@
 
     {"before":…,"after":…,"source":{…},"transaction":null,"op":"c|u|d|r","ts_ms":…,"ts_us":…,"ts_ns":…}
 
-In: images. Out: fragments. `sequence` of the source block is our order of changes: commit LSN and index in it. What
-differs from Debezium's defaults, since nothing is lost so: numeric as text or exact number, interval as ISO text, bits,
-money and shapes as PostgreSQL prints them.
+In: images. Out: fragments: the same keys, values and schemas as Debezium's connector writes with its own defaults, or
+with its options (debezium_modes). What differs on purpose is listed in docs/formats.md, and Debezium itself is compared
+with it by tests/source/test_debezium_beside.py.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 from millrace import __version__
 from millrace.model.tables import TableSchema
-from millrace.sink.kafka.debezium_schema import envelope_schema, key_schema
-from millrace.sink.kafka.formats import Commits, Origin, key_object, names_bytes, numbers, old_key_object, op_names
+from millrace.sink.kafka.debezium_modes import DEFAULTS, Modes
+from millrace.sink.kafka.debezium_schema import envelope_schema, instead_of_null, is_required, key_schema
+from millrace.sink.kafka.debezium_shapes import shape_of
+from millrace.sink.kafka.debezium_values import unavailable
+from millrace.sink.kafka.formats import Commits, MovedKeys, Origin, names_bytes, numbers, op_names
 from millrace.sink.kafka.images import Images
-from millrace.sink.kafka.json_columns import unavailable
 from millrace.sink.kafka.json_scalars import Dialect, Style
-from millrace.sink.kafka.json_text import quote
-from millrace.wire.fragments import Fragments, side_by_side
+from millrace.sink.kafka.json_text import quote, raw
+from millrace.wire.fragments import Fragments, Ints, side_by_side
 from millrace.wire.pg.types import AFTER, BEFORE
 
 CONNECTOR: Final = "postgresql"
 _OPS = (b"c", b"u", b"d")
 _LSN, _SEQ = 1, 5
+_SOURCE_END = b',"xmin":null,"origin":null,"origin_lsn":null}'
 
 
 class Debezium:
     def __init__(self, origin: Origin, table: TableSchema, *, schema: bool = False, tombstones: bool = True,
-                 decimal_numbers: bool = False) -> None:
-        self.origin, self.table, self.tombstones = origin, table, tombstones
-        self.style = Style(Dialect.DEBEZIUM, decimal_numbers)
+                 modes: Modes = DEFAULTS) -> None:
+        self.origin, self.table, self.tombstones, self.modes = origin, table, tombstones, modes
+        self.style = Style(Dialect.DEBEZIUM, modes=modes)
         self._schema = schema
         self.constant_bytes = names_bytes(table) + len(self._key_schema) + len(self._value_schema)
         self._columns = tuple(range(len(table.columns)))
 
     def key(self, images: Images) -> Fragments:
-        return self._wrapped(key_object(images), self._key_schema)
+        return self._wrapped(images.object(self.table.key_order, images.key_cell), self._key_schema)
 
-    def old_key(self, images: Images) -> Fragments:
-        return self._wrapped(old_key_object(images), self._key_schema)
+    def moved_keys(self, images: Images, rows: Ints) -> MovedKeys:
+        """As Kafka Connect's converter of headers writes them: without a schema, decimals as plain numbers."""
+        modes = self.modes._replace(decimal="number") if self.modes.decimal == "precise" else self.modes
+        moved = Images(images.take(rows).batch, self.table, self.style._replace(modes=modes))
+        return MovedKeys(*(moved.object(self.table.key_order, partial(moved.cell, image)).joined()
+                           for image in (BEFORE, AFTER)))
 
     def value(self, images: Images, *, copy: bool, now_us: int) -> Fragments:
         count = images.count
@@ -59,21 +66,32 @@ class Debezium:
         return images.shown(AFTER, ~images.deleted, self._new, nulls=True)
 
     def _old(self, images: Images) -> Fragments:
-        return images.object(self._columns, lambda i: images.cell(BEFORE, i))
+        return images.object(self._columns, partial(self._old_cell, images))
+
+    def _old_cell(self, images: Images, i: int) -> Fragments:
+        """A column that is no part of the identity was not sent; one that cannot be null needs something all the
+        same: a schema that asks for it would refuse the message."""
+        column, found = self.table.columns[i], images.cell(BEFORE, i)
+        if column.is_key or not is_required(column):
+            return found
+        values = raw(found)
+        return Fragments(images.count, [values.fill_null(instead_of_null(column, self.modes))])
 
     def _new(self, images: Images) -> Fragments:
         return images.object(self._columns, lambda i: images.present(i, self._unavailable))
 
     def _unavailable(self, i: int) -> bytes:
-        return unavailable(self.table.columns[i])
+        return unavailable(shape_of(self.table.columns[i]), self.modes)
 
     def _source(self, images: Images, *, copy: bool) -> Fragments:
         commits = Commits(images)
         head, middle, named = self._source_constants
         first = commits.spread(head, commits.ms, b',"snapshot":"true"' if copy else b',"snapshot":"false"', middle,
                                commits.lsn, b'\\",\\"')
-        second = commits.spread(b'\\"]","ts_us":', commits.us, b',"ts_ns":', commits.ns, named, commits.xid, b',"lsn":')
-        return side_by_side(images.count, first, numbers(images, _SEQ), second, numbers(images, _LSN), b',"xmin":null}')
+        # Rows of a copy are of no transaction.
+        second = commits.spread(b'\\"]","ts_us":', commits.us, b',"ts_ns":', commits.ns, named,
+                                b"null" if copy else commits.xid, b',"lsn":')
+        return side_by_side(images.count, first, numbers(images, _SEQ), second, numbers(images, _LSN), _SOURCE_END)
 
     @cached_property
     def _source_constants(self) -> tuple[bytes, bytes, bytes]:
@@ -92,8 +110,8 @@ class Debezium:
 
     @cached_property
     def _key_schema(self) -> bytes:
-        return key_schema(self.origin, self.table, self.style) if self._schema else b""
+        return key_schema(self.origin, self.table, self.modes) if self._schema else b""
 
     @cached_property
     def _value_schema(self) -> bytes:
-        return envelope_schema(self.origin, self.table, self.style) if self._schema else b""
+        return envelope_schema(self.origin, self.table, self.modes) if self._schema else b""

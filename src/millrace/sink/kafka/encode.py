@@ -147,7 +147,7 @@ class Encoder:
             value = Fragments(len(unit), [spread(value.joined(), first, len(unit))])
             key, of_message = key.take(unit), places[unit]
             partition = None if partition is None else partition[unit]
-            extras = [extra._replace(messages=first[extra.messages]) for extra in extras]
+            extras = [_with_tombstones(extra, first) for extra in extras]
         count = len(of_message)
         return Messages(
             key=key or Fragments(count, []), key_valid=np.zeros(count, np.bool_) if key is None else None,
@@ -214,16 +214,25 @@ def _moves(form: Format, images: Images) -> list[Extra]:
     """Debezium's headers of key updates. The delete knows the new key only if the insert stands right behind it."""
     assert images.moved is not None
     inserts = np.flatnonzero(images.moved)
-    old = form.old_key(images).take(inserts).joined()
-    found = [Extra(OLD_KEY, inserts, old)]
+    keys = form.moved_keys(images, inserts)
+    found = [Extra(OLD_KEY, inserts, keys.old)]
     seq = np.asarray(images.batch.column(5))
     commit = np.asarray(images.batch.column(2))
-    behind = inserts[inserts > 0]
-    pairs = images.deleted[behind - 1] & (commit[behind - 1] == commit[behind]) & (seq[behind - 1] + 1 == seq[behind])
-    paired = behind[pairs]
-    if len(paired):
-        found.append(Extra(NEW_KEY, paired - 1, form.key(images).take(paired).joined()))
+    before = np.maximum(inserts - 1, 0)
+    pairs = (inserts > 0) & images.deleted[before] & (commit[before] == commit[inserts]) & (
+        seq[before] + 1 == seq[inserts])
+    if pairs.any():
+        found.append(Extra(NEW_KEY, inserts[pairs] - 1, keys.new.filter(pa.array(pairs))))
     return found
+
+
+def _with_tombstones(extra: Extra, first: Ints) -> Extra:
+    """`first`: the message of each row. What a delete carries, its tombstone carries too."""
+    if extra.name != NEW_KEY:
+        return extra._replace(messages=first[extra.messages])
+    messages = np.repeat(first[extra.messages], 2)
+    messages[1::2] += 1
+    return Extra(extra.name, messages, extra.values.take(pa.array(np.repeat(np.arange(len(extra.values)), 2))))
 
 
 def _not_text(batch: pa.RecordBatch) -> Iterator[Refused]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from millrace.sink.kafka.images import Images
 from millrace.sink.kafka.json_numbers import texts
 from millrace.sink.kafka.json_scalars import Style
 from millrace.wire.fragments import Fragments, Ints, join
-from millrace.wire.pg.types import BEFORE
+from millrace.wire.pg.types import AFTER, BEFORE
 
 
 class Origin(NamedTuple):
@@ -31,6 +32,13 @@ class Message(NamedTuple):
 
     key: bytes | None
     value: bytes
+
+
+class MovedKeys(NamedTuple):
+    """Old and new keys of rows that changed theirs."""
+
+    old: pa.Array
+    new: pa.Array
 
 
 class Format(Protocol):
@@ -53,8 +61,8 @@ class Format(Protocol):
         """Only for a table with a key."""
         ...
 
-    def old_key(self, images: Images) -> Fragments:
-        """The key before the change, in rows that have one."""
+    def moved_keys(self, images: Images, rows: Ints) -> MovedKeys:
+        """Of these rows, each the insert of a key update, as headers carry them."""
         ...
 
     def value(self, images: Images, *, copy: bool, now_us: int) -> Fragments: ...
@@ -64,8 +72,9 @@ def key_object(images: Images) -> Fragments:
     return images.object(images.table.keys, images.key_cell)
 
 
-def old_key_object(images: Images) -> Fragments:
-    return images.object(images.table.keys, lambda i: images.cell(BEFORE, i))
+def moved_key_objects(images: Images, rows: Ints) -> MovedKeys:
+    moved, keys = images.take(rows), images.table.keys
+    return MovedKeys(*(moved.object(keys, partial(moved.cell, image)).joined() for image in (BEFORE, AFTER)))
 
 
 class Commits:

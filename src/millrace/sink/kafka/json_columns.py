@@ -8,14 +8,19 @@ In: an Arrow array as wire/pg/types lays it out, its column, its odd cells. Out:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.model.tables import Column
 from millrace.sink.kafka import json_numbers, json_text, json_times
+from millrace.sink.kafka.debezium_columns import debezium_column
+from millrace.sink.kafka.debezium_shapes import shape_of
+from millrace.sink.kafka.debezium_values import value_json
+from millrace.sink.kafka.json_each import each, int_arrays
 from millrace.sink.kafka.json_scalars import (
     BIT,
     ELEMENTS,
@@ -26,17 +31,14 @@ from millrace.sink.kafka.json_scalars import (
     Dialect,
     Style,
     json_of,
-    unit_us,
 )
-from millrace.wire.fragments import Fragments, Ints, as_binary, data_of, ends_of, patched
+from millrace.wire.fragments import Fragments, Ints, as_binary, patched
 from millrace.wire.pg.types import Form, kind_of
 
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 _INT_ARRAYS = frozenset({1005, 1007, 1016, 1028})
-_PLAIN_INTS = r"^\{-?[0-9]+(,-?[0-9]+)*\}$"
-_CLOCK_FORMS = frozenset({Form.TIME, Form.TIMESTAMP})
 
-UNAVAILABLE = "__debezium_unavailable_value"
+Read = Callable[[str], bytes | None]
 
 
 class OddCells(NamedTuple):
@@ -48,20 +50,27 @@ class OddCells(NamedTuple):
 
 def json_column(array: pa.Array, column: Column, style: Style, odd: OddCells | None = None) -> Fragments:
     """Nulls of the array are JSON's null, unless the cell is odd."""
-    form = kind_of(column.type_oid, column.typmod).form
-    found = _text(as_binary(array), column, style) if form is Form.TEXT else _typed(array, form, column, style)
+    if style.dialect is Dialect.DEBEZIUM:
+        found, read = debezium_column(array, column, style.modes), _debezium_of(column, style)
+    else:
+        found, read = _column(array, column, style), _json_of(column, style)
     if odd is None or not len(odd.rows):
         return found
-    values = [json_of(text, column.type_oid, column.typmod, style) for text in odd.texts.to_pylist()]
-    return Fragments(len(array), [patched(json_text.raw(found), odd.rows, pa.array(values, pa.binary()))])
+    values = pa.array([read(text) for text in odd.texts.to_pylist()], pa.binary())
+    return Fragments(len(array), [patched(json_text.raw(found), odd.rows, values)])
 
 
-def unavailable(column: Column) -> bytes:
-    """What stands for a value the source did not send again, as Debezium writes it."""
-    if kind_of(column.type_oid, column.typmod).form is Form.BYTES:
-        return bytes(json_text.raw(json_text.quoted(json_text.base64(pa.array([UNAVAILABLE.encode()]))))[0].as_py())
-    text = json_text.quote(UNAVAILABLE)
-    return b"[" + text + b"]" if column.type_oid in ELEMENTS else text
+def _debezium_of(column: Column, style: Style) -> Read:
+    return partial(value_json, shape=shape_of(column), modes=style.modes)
+
+
+def _json_of(column: Column, style: Style) -> Read:
+    return partial(json_of, type_oid=column.type_oid, typmod=column.typmod, style=style)
+
+
+def _column(array: pa.Array, column: Column, style: Style) -> Fragments:
+    form = kind_of(column.type_oid, column.typmod).form
+    return _text(as_binary(array), column, style) if form is Form.TEXT else _typed(array, form, column, style)
 
 
 def _typed(array: pa.Array, form: Form, column: Column, style: Style) -> Fragments:
@@ -72,7 +81,7 @@ def _typed(array: pa.Array, form: Form, column: Column, style: Style) -> Fragmen
         text = json_numbers.decimals(array)
         return _bare(text) if style.decimal_numbers and style.bare else json_text.quoted(text)
     if form in (Form.DATE, Form.TIME, Form.TIMESTAMP, Form.TIMESTAMPTZ):
-        return _times(array, form, column, style)
+        return _times(array, form, style)
     if form in (Form.FLOAT32, Form.FLOAT64):
         return _floats(array, style)
     text = json_numbers.texts(array)
@@ -90,13 +99,7 @@ def _floats(array: pa.Array, style: Style) -> Fragments:
     return json_text.quoted(pc.replace_substring(text, b'"', b""))      # NaN and infinities have quotes already
 
 
-def _times(array: pa.Array, form: Form, column: Column, style: Style) -> Fragments:
-    if style.dialect is Dialect.DEBEZIUM and form is not Form.TIMESTAMPTZ:
-        unit = unit_us(column.typmod) if form in _CLOCK_FORMS else 1
-        whole = array.cast(pa.int32() if form is Form.DATE else pa.int64())
-        if unit != 1:
-            whole = pa.array(np.asarray(whole.fill_null(0)) // unit, mask=np.asarray(whole.is_null()))
-        return _bare(json_numbers.texts(whole))
+def _times(array: pa.Array, form: Form, style: Style) -> Fragments:
     if form is Form.DATE:
         return json_text.quoted(json_times.dates(array))
     if form is Form.TIME:
@@ -114,15 +117,15 @@ def _text(array: pa.Array, column: Column, style: Style) -> Fragments:
     if style.dialect is Dialect.CANAL:
         return json_text.strings(array)
     if oid in _INT_ARRAYS:
-        return _int_arrays(array, column, style)
+        return int_arrays(array, _json_of(column, style))
     if oid in ELEMENTS or oid == INTERVAL or (oid == BIT and column.typmod == 1):
-        return _each(array, column, style)
+        return each(array, _json_of(column, style))
     if oid == NUMERIC and style.decimal_numbers:
         return _loose_numbers(array)
     if oid == TIMETZ:
         zoned = pc.replace_substring_regex(array, r"([+-]\d\d)$", r"\1:00")
         return json_text.quoted(zoned)
-    if oid in JSON_TYPES and style.dialect is Dialect.PLAIN:
+    if oid in JSON_TYPES:
         return _bare(array)
     return json_text.strings(array)
 
@@ -133,23 +136,3 @@ def _loose_numbers(array: pa.Array) -> Fragments:
     if pc.all(fits, min_count=0).as_py():
         return _bare(array)
     return _bare(pc.if_else(fits, array, pc.binary_join_element_wise(b'"', array, b'"', b"")))
-
-
-def _int_arrays(array: pa.Array, column: Column, style: Style) -> Fragments:
-    """{1,2} is [1,2] but for the brackets; nulls, dimensions and bounds need a closer look."""
-    if not pc.all(pc.match_substring_regex(array, _PLAIN_INTS), min_count=0).as_py():
-        return _each(array, column, style)
-    ends = ends_of(array)
-    octets = data_of(array).copy()
-    filled = np.flatnonzero(ends[1:] != ends[:-1])            # nulls are empty
-    octets[ends[filled]] = ord("[")
-    octets[ends[filled + 1] - 1] = ord("]")
-    return _bare(pa.Array.from_buffers(pa.binary(), len(array), [array.buffers()[0], array.buffers()[1],
-                                                                 pa.py_buffer(octets)], offset=array.offset))
-
-
-def _each(array: pa.Array, column: Column, style: Style) -> Fragments:
-    """Value by value, each different one once."""
-    coded = array.dictionary_encode()
-    texts = [json_of(text.decode(), column.type_oid, column.typmod, style) for text in coded.dictionary.to_pylist()]
-    return _bare(pa.array(texts, pa.binary()).take(coded.indices))

@@ -1,4 +1,5 @@
-"""Single values as PostgreSQL prints them -> JSON: odd cells and elements of arrays, which are rare or must be parsed.
+"""Single values as PostgreSQL prints them -> plain JSON: odd cells and elements of arrays, which are rare or must be
+parsed.
 
 In: the text of a value, its type, the style. Out: JSON, the same that whole columns of the type give [S6].
 """
@@ -12,29 +13,29 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
+from millrace.sink.kafka.debezium_modes import Modes
 from millrace.sink.kafka.json_text import quote
 from millrace.wire.pg.types import Form, kind_of
 
 
 class Dialect(Enum):
-    DEBEZIUM = "debezium"    # times as numbers, zoned ones as text; json as a string
+    DEBEZIUM = "debezium"    # debezium_values
     PLAIN = "plain"          # times as ISO text; json as it is
     CANAL = "canal"          # every value a string
 
 
 class Style(NamedTuple):
+    """`decimal_numbers`: numeric as JSON numbers, else as strings; not in Debezium's dialect, which has `modes`."""
+
     dialect: Dialect
-    decimal_numbers: bool = False      # numeric as JSON numbers; else as strings
+    decimal_numbers: bool = False
+    modes: Modes = Modes()
 
     @property
     def bare(self) -> bool:
         """Whether numbers are JSON numbers."""
         return self.dialect is not Dialect.CANAL
 
-
-# Debezium's numbers for infinity, in microseconds; days as PostgreSQL itself has them.
-INFINITY_US = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
-INFINITY_DAYS = {"infinity": 2**31 - 1, "-infinity": -(2**31)}
 
 JSON_TYPES = frozenset({114, 3802})
 NUMERIC, INTERVAL, TIMETZ, BIT = 1700, 1186, 1266, 1560
@@ -48,11 +49,11 @@ ELEMENTS = {
     3909: 3908, 3911: 3910, 3913: 3912, 3927: 3926, 4073: 4072,
 }
 
-_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?\Z")
-_STAMP = re.compile(r"(\d+)-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d+))?)?([+-]\d\d(?::\d\d)*)?( BC)?\Z")
-_TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d+))?\Z")
+NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?\Z")
+STAMP = re.compile(r"(\d+)-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d+))?)?([+-]\d\d(?::\d\d)*)?( BC)?\Z")
+TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d+))?\Z")
 _ZONE_HOURS = re.compile(r"([+-]\d\d)\Z")
-_INTERVAL = re.compile(
+INTERVAL_TEXT = re.compile(
     r"(?:([+-]?\d+) years? ?)?(?:([+-]?\d+) mons? ?)?(?:([+-]?\d+) days? ?)?"
     r"(?:([+-])?(\d+):(\d\d):(\d\d(?:\.\d+)?))?\Z")
 
@@ -71,7 +72,7 @@ def json_of(text: str, type_oid: int, typmod: int, style: Style) -> bytes:
 
 
 def _decimal(text: str, typmod: int, style: Style) -> bytes:
-    return text.encode() if style.decimal_numbers and _NUMBER.match(text) else quote(text)
+    return text.encode() if style.decimal_numbers and NUMBER.match(text) else quote(text)
 
 
 def _bool(text: str, typmod: int, style: Style) -> bytes:
@@ -79,11 +80,16 @@ def _bool(text: str, typmod: int, style: Style) -> bytes:
 
 
 def _integer(text: str, typmod: int, style: Style) -> bytes:
-    return text.encode() if _NUMBER.match(text) else quote(text)
+    return text.encode() if NUMBER.match(text) else quote(text)
 
 
 def _float(text: str, typmod: int, style: Style) -> bytes:
-    if not _NUMBER.match(text):
+    return float_json(text)
+
+
+def float_json(text: str) -> bytes:
+    """With a point or an exponent, so that readers see a float; NaN and infinities as strings."""
+    if not NUMBER.match(text):
         return quote(text)
     return text.encode() if "." in text or "e" in text else text.encode() + b".0"
 
@@ -93,45 +99,30 @@ def _bytea(text: str, typmod: int, style: Style) -> bytes:
 
 
 def _date(text: str, typmod: int, style: Style) -> bytes:
-    found = _STAMP.match(text)
-    if style.dialect is Dialect.DEBEZIUM and text in INFINITY_DAYS:
-        return b"%d" % INFINITY_DAYS[text]
-    if found is None:
-        return quote(text)
-    return b"%d" % days_of(*_day(found)) if style.dialect is Dialect.DEBEZIUM else quote(_iso_day(found))
+    found = STAMP.match(text)
+    return quote(text if found is None else iso_day(found))
 
 
 def _time(text: str, typmod: int, style: Style) -> bytes:
-    found = _TIME.match(text)
-    if style.dialect is not Dialect.DEBEZIUM or found is None:
-        return quote(text)
-    return b"%d" % (_clock_us(*found.groups()) // unit_us(typmod))
+    return quote(text)
 
 
 def _timestamp(text: str, typmod: int, style: Style, *, zoned: bool) -> bytes:
-    found = _STAMP.match(text)
-    numeric = style.dialect is Dialect.DEBEZIUM and not zoned
-    if numeric and text in INFINITY_US:
-        return b"%d" % _towards_zero(INFINITY_US[text], unit_us(typmod))
-    if found is None:
-        return quote(text)
-    if not numeric:
-        return quote(_iso(found, zoned=zoned))
-    us = days_of(*_day(found)) * 86_400_000_000 + _clock_us(*found.group(4, 5, 6, 7))
-    return b"%d" % (us // unit_us(typmod))
-
-
-def _towards_zero(value: int, unit: int) -> int:
-    return abs(value) // unit * (1 if value > 0 else -1)
+    found = STAMP.match(text)
+    return quote(text if found is None else _iso(found, zoned=zoned))
 
 
 def _json(text: str, typmod: int, style: Style) -> bytes:
-    return text.encode() if style.dialect is Dialect.PLAIN else quote(text)
+    return text.encode()
 
 
-def interval_json(text: str, typmod: int, style: Style) -> bytes:
+def _interval(text: str, typmod: int, style: Style) -> bytes:
+    return interval_json(text)
+
+
+def interval_json(text: str) -> bytes:
     """P1Y2M3DT4H5M6.5S, as Debezium's with interval.handling.mode=string."""
-    found = _INTERVAL.match(text)
+    found = INTERVAL_TEXT.match(text)
     if found is None or not text:
         return quote(text)                                    # infinite ones
     years, months, days, sign, hours, minutes, seconds = found.groups()
@@ -160,13 +151,8 @@ _READERS: dict[Form, Reader] = {
     Form.BYTES: _bytea,
 }
 _SPECIAL: dict[int, Reader] = {
-    114: _json, 3802: _json, NUMERIC: _decimal, INTERVAL: interval_json, TIMETZ: _timetz, BIT: _bit,
+    114: _json, 3802: _json, NUMERIC: _decimal, INTERVAL: _interval, TIMETZ: _timetz, BIT: _bit,
 }
-
-
-def unit_us(typmod: int) -> int:
-    """Debezium counts time(3) and coarser in milliseconds, all others in microseconds."""
-    return 1000 if 0 <= typmod <= 3 else 1
 
 
 def days_of(year: int, month: int, day: int) -> int:
@@ -177,19 +163,19 @@ def days_of(year: int, month: int, day: int) -> int:
     return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
 
 
-def _day(found: re.Match[str]) -> tuple[int, int, int]:
+def day_of(found: re.Match[str]) -> tuple[int, int, int]:
     year = int(found[1])
     return (1 - year if found[9] else year), int(found[2]), int(found[3])
 
 
-def _clock_us(hour: str | None, minute: str | None, second: str | None, fraction: str | None) -> int:
+def clock_us(hour: str | None, minute: str | None, second: str | None, fraction: str | None) -> int:
     whole = (int(hour or 0) * 60 + int(minute or 0)) * 60 + int(second or 0)
     return whole * 1_000_000 + int((fraction or "").ljust(6, "0")[:6] or 0)
 
 
-def _iso_day(found: re.Match[str]) -> str:
+def iso_day(found: re.Match[str]) -> str:
     """Years as ISO 8601 has them: -0043 for 44 BC, +10000."""
-    year, month, day = _day(found)
+    year, month, day = day_of(found)
     sign = "-" if year < 0 else "+" if year > 9999 else ""
     return f"{sign}{abs(year):04}-{month:02}-{day:02}"
 
@@ -197,7 +183,7 @@ def _iso_day(found: re.Match[str]) -> str:
 def _iso(found: re.Match[str], *, zoned: bool) -> str:
     fraction = (found[7] or "").rstrip("0")
     clock = f"{found[4]}:{found[5]}:{found[6]}" + (f".{fraction}" if fraction else "")
-    return f"{_iso_day(found)}T{clock}" + ("Z" if zoned else "")
+    return f"{iso_day(found)}T{clock}" + ("Z" if zoned else "")
 
 
 def array_json(text: str, type_oid: int, style: Style) -> bytes:

@@ -49,10 +49,10 @@ def escaped(array: pa.Array) -> pa.Array:
     if not len(octets) or (octets.min() >= _SPACE and not (octets == _QUOTE).any()
                            and not (octets == _BACKSLASH).any()):
         return array
-    spelt = msgspec.json.encode(str(octets.data, "utf-8"))      # the whole column as one string, in one pass
+    text = msgspec.json.encode(str(octets.data, "utf-8"))       # the whole column as one string, in one pass
     moved = np.ones(len(array) + 1, np.int64)                    # behind the quote it begins with
     moved[1:] += np.cumsum(np.diff(ends) + _growth(octets, ends - ends[0]))
-    return _like(array, moved, spelt)
+    return _like(array, moved, text)
 
 
 def _growth(octets: NDArray[np.uint8], ends: NDArray[np.int32]) -> Ints:
@@ -106,11 +106,14 @@ def base64(array: pa.Array) -> pa.Array:
 
 def latin1(array: pa.Array) -> pa.Array:
     """Each byte as the character of its number, escaped: how canal-json carries binary columns."""
+    return spelt(array, _characters())
+
+
+def spelt(array: pa.Array, alphabet: pa.Array) -> pa.Array:
+    """Each byte by the text that the alphabet of 256 has for it."""
     ends = ends_of(array)
-    octets = data_of(array)[ends[0]:ends[-1]]
-    spelt = _characters().take(pa.array(octets))
-    moved = ends_of(spelt)[ends - ends[0]]
-    return _like(array, moved, data_of(spelt))
+    found = alphabet.take(pa.array(data_of(array)[ends[0]:ends[-1]]))
+    return _like(array, ends_of(found)[ends - ends[0]], data_of(found))
 
 
 @cache

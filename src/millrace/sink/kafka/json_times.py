@@ -43,13 +43,15 @@ def times(array: pa.Array) -> pa.Array:
     return _nulled(_clocked(np.empty(len(values), _TIME), values), valid)
 
 
-def timestamps(array: pa.Array, between: str) -> pa.Array:
-    """2026-11-16T08:06:30.5, with `between` in the middle; no zone."""
+def timestamps(array: pa.Array, between: str, *, digits: int | None = None) -> pa.Array:
+    """2026-11-16T08:06:30.5, with `between` in the middle; no zone. `digits`: of the fraction, as many in each."""
     values, valid = numbers(array)
     days = values // DAY_US
     rows = np.empty(len(values), _STAMP)
     rows["day"] = _days(days)
     rows["between"] = ord(between)
+    if digits is not None:
+        return _nulled(_fixed(rows, values - days * DAY_US, digits), valid)
     return _nulled(_clocked(rows, values - days * DAY_US), valid)
 
 
@@ -58,14 +60,26 @@ _TIME = np.dtype([("second", "u8"), ("milli", "u4"), ("micro", "S3")])
 _STAMP = np.dtype([("day", "S10"), ("between", "u1"), *((name, _TIME[name]) for name in _TIME.names or ())])
 
 
-def _clocked(rows: NDArray[Any], of_day: Ints) -> pa.Array:
-    """Microseconds of the day filled in and trimmed: no zeros at the end of the fraction, no point without one."""
+def _fill(rows: NDArray[Any], of_day: Ints) -> NDArray[np.uint32]:
+    """Microseconds of the day, with all six digits of the fraction, which is returned."""
     seconds = of_day // _SECOND_US
-    fraction = (of_day - seconds * _SECOND_US).astype(np.uint32)
+    fraction: NDArray[np.uint32] = (of_day - seconds * _SECOND_US).astype(np.uint32)
     milli = fraction // np.uint32(1000)
     rows["second"] = _seconds()[seconds]
     rows["milli"] = _pointed()[milli]
     rows["micro"] = _thousands()[fraction - milli * np.uint32(1000)]
+    return fraction
+
+
+def _fixed(rows: NDArray[Any], of_day: Ints, digits: int) -> pa.Array:
+    _fill(rows, of_day)
+    width = rows.dtype.itemsize - 6 + digits - (digits == 0)
+    return fixed_width(rows.view(np.uint8).reshape(len(rows), rows.dtype.itemsize)[:, :width])
+
+
+def _clocked(rows: NDArray[Any], of_day: Ints) -> pa.Array:
+    """Filled in and trimmed: no zeros at the end of the fraction, no point without one."""
+    fraction = _fill(rows, of_day)
     text = fixed_width(rows)
     if (fraction % np.uint32(10) == 0).any():
         text = pc.ascii_rtrim(as_string(text), "0")

@@ -16,13 +16,22 @@ from functools import cached_property
 import pyarrow as pa
 
 from millrace.model.tables import TableSchema
-from millrace.sink.kafka.formats import Commits, Origin, key_object, names_bytes, numbers, old_key_object, op_names
+from millrace.sink.kafka.formats import (
+    Commits,
+    MovedKeys,
+    Origin,
+    key_object,
+    moved_key_objects,
+    names_bytes,
+    numbers,
+    op_names,
+)
 from millrace.sink.kafka.images import Images
 from millrace.sink.kafka.json_scalars import Dialect, Style
 from millrace.sink.kafka.json_text import keyed, quote
 from millrace.sink.kafka.json_times import timestamps
 from millrace.sink.kafka.sparse import left_out_names, sparse_fields
-from millrace.wire.fragments import Fragments, side_by_side
+from millrace.wire.fragments import Fragments, Ints, side_by_side
 from millrace.wire.pg.types import AFTER, BEFORE
 
 _OPS = (b'"insert"', b'"update_postimage"', b'"delete"')
@@ -41,8 +50,8 @@ class Plain:
     def key(self, images: Images) -> Fragments:
         return key_object(images)
 
-    def old_key(self, images: Images) -> Fragments:
-        return old_key_object(images)
+    def moved_keys(self, images: Images, rows: Ints) -> MovedKeys:
+        return moved_key_objects(images, rows)
 
     def value(self, images: Images, *, copy: bool, now_us: int) -> Fragments:
         commits = Commits(images)

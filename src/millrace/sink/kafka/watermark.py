@@ -21,7 +21,8 @@ def debezium_watermark(origin: Origin, checkpoint: Lsn, *, wall_ms: int, now_us:
     source = {
         "version": __version__, "connector": "postgresql", "name": origin.source, "ts_ms": wall_ms, "snapshot": "false",
         "db": origin.database, "sequence": None, "ts_us": wall_ms * 1000, "ts_ns": wall_ms * 1_000_000, "schema": "",
-        "table": "", "txId": None, "lsn": checkpoint, "xmin": None,
+        "table": "", "txId": None, "lsn": checkpoint, "xmin": None, "origin": None,
+        "origin_lsn": None,
     }
     message = {"transactional": False, "prefix": PREFIX, "content": base64.b64encode(b"%d" % checkpoint).decode()}
     value = {"op": "m", "ts_ms": now_us // 1000, "ts_us": now_us, "ts_ns": now_us * 1000, "source": source,

@@ -14,6 +14,7 @@ attempt never spans two of them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -23,12 +24,14 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from millrace.errors import MillraceError
+from millrace.errors import ConfigError, MillraceError, SourceAuthFailed
 from millrace.limits import COPY_LOCK_WAIT_S, COPY_WRITERS_WAIT_S
 from millrace.log.client import PlainClient
 from millrace.model.progress import Manifest, Range, encode_progress
 from millrace.model.sources import ChunkSpan
 from millrace.model.tables import Lsn, TableSchema
+from millrace.ops.cluster_secret import Key
+from millrace.ops.secrets import NOWHERE, Places
 from millrace.source.copying.append import RowAppender, attempt_header
 from millrace.source.copying.out import copy_out
 from millrace.source.copying.place import ChunkPlace, Moved, find_for_window, find_in_snapshot, name_of
@@ -61,9 +64,11 @@ class ChunkTask(msgspec.Struct, frozen=True, kw_only=True):
     progress: str                # the source's progress topic
     partitions: int
     bootstrap: tuple[str, ...]
+    log_key: Key | None = None   # what the attempt proves to brokers
     snapshot: str = ""
     position: Lsn = 0            # what the rows are called: the snapshot's consistent point, 0 for windows
     epoch: int = 0               # of the reader that asked
+    places: Places = NOWHERE     # where references of `url` may lead
 
 
 class ChunkProgress(msgspec.Struct, frozen=True, tag="progress"):
@@ -73,13 +78,16 @@ class ChunkProgress(msgspec.Struct, frozen=True, tag="progress"):
     bytes: int
     note: str = ""
     host: str = ""               # where it runs, as its runner calls that
+    begun: bool = True           # False: it waits for a worker, or for chunks of its pack
 
 
 # Why an attempt failed, where somebody acts on it.
 SNAPSHOT_GONE = "snapshot_gone"      # the snapshot cannot be imported any more
 TABLE_CHANGED = "table_changed"      # the table was altered or rewritten since it was planned
 TRANSIENT = "transient"              # somebody does not answer, or not yet: worth trying for ever
+LOCKED_OUT = "locked_out"            # user or password refused, or a reference leads nowhere: read anew each time
 FAILED = "failed"
+HANDED_BACK = "handed_back"          # not begun: chunks before it in its pack took too long
 
 
 class ChunkResult(msgspec.Struct, frozen=True, tag="result"):
@@ -110,30 +118,76 @@ def quiet(_: ChunkProgress) -> None:
     """For callers who do not watch."""
 
 
-def run_chunk(task: ChunkTask, *, report: Report = quiet) -> ChunkResult:
-    """The attempt, whole. What goes wrong in the database or the log comes back as a value."""
+class Lines:
+    """Connections to the database and to the log, for attempts of one source that follow each other: opened by the
+    first, used by the next if the one before ended well. A server keeps its timeline under a connection, as it does
+    for one attempt."""
+
+    def __init__(self) -> None:
+        self._open = contextlib.ExitStack()
+        self._found: tuple[Connection, PlainClient] | None = None
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hang_up()
+
+    def to(self, task: ChunkTask, database: Database) -> tuple[Connection, PlainClient]:
+        if self._found is None:
+            settings = {"lock_timeout": f"{COPY_LOCK_WAIT_S:g}s", "synchronous_commit": "local"}
+            connection = self._open.enter_context(contextlib.closing(database.connect_plain(settings=settings)))
+            client = self._open.enter_context(
+                PlainClient(task.bootstrap, client_id=f"millrace-copy-{task.source}", key=task.log_key))
+            self._found = connection, client
+        return self._found
+
+    def hang_up(self) -> None:
+        self._found = None
+        self._open.close()
+
+
+def run_chunk(task: ChunkTask, *, report: Report = quiet, lines: Lines | None = None) -> ChunkResult:
+    """The attempt, whole. What goes wrong in the database or the log comes back as a value. `lines`: of a pack."""
+    used = Lines() if lines is None else lines
+    is_well = False
     try:
-        return _Attempt(task, report).run()
+        result = _Attempt(task, report).run(used)
+        is_well = True
+        return result
     except ChunkFailed as error:
         return ChunkResult(error=str(error), code=error.why)
     except MillraceError as error:
-        return ChunkResult(error=_said(error), code=TRANSIENT if error.retriable else FAILED)
+        return failure_of(error)
     except (psycopg.Error, OSError) as error:
         return ChunkResult(error=_said(error), code=FAILED)
+    finally:
+        if not is_well or lines is None:
+            used.hang_up()
+
+
+def given_back() -> ChunkResult:
+    return ChunkResult(error="not begun: chunks before it took too long", code=HANDED_BACK)
+
+
+def failure_of(error: MillraceError) -> ChunkResult:
+    """A password that is being rotated, or its file being written, is no fault of the chunk: the next attempt resolves
+    the URL anew [S13]."""
+    if isinstance(error, SourceAuthFailed | ConfigError):
+        return ChunkResult(error=_said(error), code=LOCKED_OUT)
+    return ChunkResult(error=_said(error), code=TRANSIENT if error.retriable else FAILED)
 
 
 class _Attempt:
     def __init__(self, task: ChunkTask, report: Report) -> None:
         self._task, self._report = task, report
-        self._database = Database(task.url, source=task.source, epoch=task.epoch)
+        self._database = Database(task.url, source=task.source, epoch=task.epoch, places=task.places)
 
-    def run(self) -> ChunkResult:
+    def run(self, lines: Lines) -> ChunkResult:
         task = self._task
         cpu_s = time.process_time()
-        settings = {"lock_timeout": f"{COPY_LOCK_WAIT_S:g}s", "synchronous_commit": "local"}
-        with (self._database.connect_plain(settings=settings) as connection,
-              PlainClient(task.bootstrap, client_id=f"millrace-copy-{task.source}") as client,
-              self._database.explained("copy")):
+        with self._database.explained("copy"):
+            connection, client = lines.to(task, self._database)
             if task.kind == WATERMARK:
                 self._emit(connection, "low")
                 self._wait_for_writers(connection)

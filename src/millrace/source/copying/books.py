@@ -17,17 +17,31 @@ from millrace.source.copying.attempt import ChunkResult
 from millrace.source.reading.status import CopyStatus
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class Pack:
+    """Attempts that run together, in turn; they have one place."""
+
+    runs: list[Run] = field(default_factory=list)
+    work: asyncio.Task[None] | None = None
+    began: float | None = None       # when its first attempt did
+
+
+@dataclass(slots=True, eq=False)
 class Run:
-    """An attempt under way."""
+    """An attempt under way. `begun`: a worker is at it; else it waits for one."""
 
     attempt: Attempt
     task: Task
-    work: asyncio.Task[None] | None = None
+    pack: Pack
     rows: int = 0
     bytes: int = 0
     note: str = ""
     host: str = PROCESS
+    begun: bool = False
+
+    @property
+    def chunk(self) -> ChunkId:
+        return ChunkId(self.task.copy, self.task.chunk)
 
 
 @dataclass(slots=True)
@@ -54,6 +68,7 @@ class Books:
     """What this copier knows beyond the records; lost with it, and no harm done."""
 
     running: dict[ChunkId, Run] = field(default_factory=dict)
+    taken_back: set[Attempt] = field(default_factory=set)              # from slow packs, which have not told their end
     awaiting: dict[ChunkId, Attempt] = field(default_factory=dict)     # written, high mark not seen yet
     pauses: dict[ChunkId, Pause] = field(default_factory=dict)
     found: dict[Attempt, ChunkResult] = field(default_factory=dict)
@@ -61,6 +76,18 @@ class Books:
     schemas: dict[int, TableSchema] = field(default_factory=dict)      # of the copies, as last named in `progress`
     empty: dict[int, str] = field(default_factory=dict)                # copies without a row, and their snapshot
     ran_on: dict[int, Counter[str]] = field(default_factory=dict)      # of the copies: attempts that are over, by host
+
+    @property
+    def packs(self) -> list[Pack]:
+        """Those with an attempt under way."""
+        return list(dict.fromkeys(run.pack for run in self.running.values()))
+
+    def is_running(self, run: Run) -> bool:
+        """False: it was given up or taken back; only a success of it counts."""
+        return self.running.get(run.chunk) is run
+
+    def waiting_in(self, pack: Pack) -> list[Run]:
+        return [run for run in pack.runs if not run.begun and self.is_running(run)]
 
 
 def status_of(copy: Copy, figures: Figures, books: Books, now: float) -> CopyStatus:
@@ -70,9 +97,10 @@ def status_of(copy: Copy, figures: Figures, books: Books, now: float) -> CopySta
     eta_s = None if pace is None else figures.remaining_s(now - pace.began, chunks_done_before=pace.chunks_done)
     return CopyStatus(
         copy.id, copy.oid, "snapshot" if copy.needs_snapshot else copy.chunks[-1].kind,
-        "done" if copy.is_done else "running" if runs else "waiting",
+        "done" if copy.is_done else "running" if any(run.begun for run in runs) else "waiting",
         figures.share, figures.rows + sum(run.rows for run in runs), figures.bytes + sum(run.bytes for run in runs),
         0.0 if copy.is_done else eta_s, _why(copy.id, books, runs),
+        max((pause.failures for chunk, pause in books.pauses.items() if chunk.copy == copy.id), default=0),
         dict(books.ran_on.get(copy.id, Counter()) + Counter(run.host for run in runs)))
 
 

@@ -38,6 +38,7 @@ class Leaf(NamedTuple):
     oid: Oid
     blocks: int
     file: int                    # its file's number: another one means every row may stand elsewhere
+    bytes: int = -1              # with its large values, which stand elsewhere; -1: not known
 
 
 # -- by block ----------------------------------------------------------------------------------------------------------
@@ -64,23 +65,30 @@ def _can_grow(leaves: Sequence[Leaf], per_chunk: int) -> bool:
 def _spans_of(leaf: Leaf, per_chunk: int) -> list[ChunkSpan]:
     starts = [number * per_chunk for number in range(_count(leaf, per_chunk))]
     ends = [*starts[1:], -1]
-    return [ChunkSpan(leaf.oid, start, end, file=leaf.file) for start, end in zip(starts, ends, strict=True)]
+    bytes_ = _share(leaf.bytes, len(starts))
+    return [ChunkSpan(leaf.oid, start, end, file=leaf.file, bytes=bytes_)
+            for start, end in zip(starts, ends, strict=True)]
+
+
+def _share(bytes_: int, chunks: int) -> int:
+    return math.ceil(bytes_ / chunks) if bytes_ >= 0 else -1
 
 
 # -- by key ------------------------------------------------------------------------------------------------------------
 
 
-def key_spans(relation: Oid, bounds: Sequence[Key]) -> list[ChunkSpan]:
-    """Ranges (low, high] between ascending bounds; first and last are open."""
+def key_spans(relation: Oid, bounds: Sequence[Key], *, bytes_: int = -1) -> list[ChunkSpan]:
+    """Ranges (low, high] between ascending bounds; first and last are open. `bytes_`: of all of them."""
     lows: list[Key | None] = [None, *bounds]
     highs: list[Key | None] = [*bounds, None]
-    return [ChunkSpan(relation, low_key=low, high_key=high, by_key=True)
+    share = _share(bytes_, len(lows))
+    return [ChunkSpan(relation, low_key=low, high_key=high, by_key=True, bytes=share)
             for low, high in zip(lows, highs, strict=True)]
 
 
-def whole_table(table: TableSchema) -> list[ChunkSpan]:
+def whole_table(table: TableSchema, leaves: Iterable[Leaf]) -> list[ChunkSpan]:
     """One chunk. Without a key nothing tells what became of a row between the snapshots of two chunks."""
-    return key_spans(table.oid, [])
+    return key_spans(table.oid, [], bytes_=sum(leaf.bytes for leaf in leaves))
 
 
 def thin(bounds: Sequence[Key], *, bytes_max: int = COPY_PLAN_BYTES_MAX) -> list[Key]:
@@ -97,22 +105,24 @@ def thin(bounds: Sequence[Key], *, bytes_max: int = COPY_PLAN_BYTES_MAX) -> list
 async def plan_blocks(conn: Connection, table: TableSchema, *, chunk_bytes: int = COPY_CHUNK_BYTES) -> list[ChunkSpan]:
     """Chunks of a snapshot copy. Plan after the snapshot was taken, or later: what was
     written since then stands in the open range or is not seen by the snapshot."""
-    if not table.keys:
-        return whole_table(table)
     leaves = await leaves_of(conn, table.oid)
+    if not table.keys:
+        return whole_table(table, leaves)
     return block_spans(leaves, block_bytes=await block_bytes_of(conn), chunk_bytes=chunk_bytes)
 
 
 async def plan_windows(conn: Connection, table: TableSchema, *, chunk_bytes: int = COPY_CHUNK_BYTES) -> list[ChunkSpan]:
     """Chunks of a later copy."""
+    leaves = await leaves_of(conn, table.oid)
     if not table.keys:
-        return whole_table(table)
+        return whole_table(table, leaves)
     block_bytes = await block_bytes_of(conn)
-    blocks = sum(leaf.blocks for leaf in await leaves_of(conn, table.oid))
+    blocks, bytes_ = sum(leaf.blocks for leaf in leaves), sum(leaf.bytes for leaf in leaves)
     chunks = min(COPY_CHUNKS_MAX, math.ceil(blocks * block_bytes / chunk_bytes))
     if chunks <= 1:
-        return key_spans(table.oid, [])
-    return key_spans(table.oid, thin(await _sampled_bounds(conn, table, chunks=chunks, blocks=blocks)))
+        return key_spans(table.oid, [], bytes_=bytes_)
+    bounds = thin(await _sampled_bounds(conn, table, chunks=chunks, blocks=blocks))
+    return key_spans(table.oid, bounds, bytes_=bytes_)
 
 
 class Empty(NamedTuple):
@@ -141,7 +151,8 @@ async def empty_in(conn: Connection, exported: str, oids: Sequence[Oid]) -> Empt
 
 def empty_span(table: TableSchema, file: int) -> list[ChunkSpan]:
     """An empty table has one chunk all the same: it says that nothing is there."""
-    return block_spans([Leaf(table.oid, 0, file)], block_bytes=1) if table.keys else whole_table(table)
+    leaf = Leaf(table.oid, 0, file, bytes=0)
+    return block_spans([leaf], block_bytes=1) if table.keys else whole_table(table, [leaf])
 
 
 async def leaves_of(conn: Connection, oid: Oid) -> list[Leaf]:
@@ -212,7 +223,7 @@ SELECT oid, pg_catalog.pg_relation_filenode(oid::oid)::bigint FROM pg_catalog.un
 _LEAVES = """
 SELECT c.oid::bigint, (coalesce(pg_catalog.pg_relation_size(c.oid), 0)
                        / pg_catalog.current_setting('block_size')::bigint)::bigint,
-       pg_catalog.pg_relation_filenode(c.oid)::bigint
+       pg_catalog.pg_relation_filenode(c.oid)::bigint, coalesce(pg_catalog.pg_table_size(c.oid), 0)::bigint
 FROM (SELECT relid::oid AS oid FROM pg_catalog.pg_partition_tree(%(oid)s::oid::regclass) WHERE isleaf
       UNION SELECT %(oid)s::oid) AS part
 JOIN pg_catalog.pg_class AS c ON c.oid = part.oid AND c.relkind = 'r'
@@ -232,7 +243,9 @@ def span_condition(table: TableSchema, span: ChunkSpan) -> str:
         return " AND ".join(conditions)
     keys = ", ".join(quoted(table.columns[index].name) for index in table.keys)
     if span.low_key is not None and span.low_key == span.high_key:
-        return f"({keys}) = ({_literals(span.low_key)})"       # one key, to be read again
+        return f"({keys}) = ({_literals(span.low_key)})"
+    if span.keys:                                              # to be read again
+        return " OR ".join(f"({keys}) = ({_literals(key)})" for key in span.keys)
     conditions = []
     if span.low_key is not None:
         conditions.append(f"({keys}) > ({_literals(span.low_key)})")

@@ -5,10 +5,11 @@
                 ├─ the snapshot shows no row ─▶ ChunkAttempted ─▶ manifest ─▶ ChunkDone, for all such tables together
                 └─ the snapshot is lost ─▶ SnapshotLost, ChunksAbandoned ─▶ the rest as watermark chunks
 
-In: the source's state, replayed; high marks from the reader. Out: records through the office, tasks to a runner,
-figures. Promise: every attempt is on record before it begins; a chunk that failed is tried again after a pause, a few
-times, then waits with its reason for somebody to look; a copier that starts anywhere goes on chunk by chunk. Its reader
-owns it: one copier per start of a reader, and a new timeline is a new start, which voids what was under way.
+In: the source's state, replayed; high marks from the reader. Out: records through the office, packs of tasks to a
+runner, figures. Promise: every attempt is on record before it begins; a chunk that failed is tried again after a pause,
+alone, a few times, then waits with its reason for somebody to look; a copier that starts anywhere goes on chunk by
+chunk. Its reader owns it: one copier per start of a reader, and a new timeline is a new start, which voids what was
+under way.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import structlog
 from millrace.core.backoff import wait_after
 from millrace.core.decision import SourceDecision
 from millrace.core.sources.copies import Attempt, ChunkId, Copies, Copy, Kind, Task, together
+from millrace.core.sources.moves import Key
+from millrace.core.sources.packing import gives_back_at, packs
 from millrace.core.sources.registry import SourceState, kept_configs, progress_topic
 from millrace.errors import MillraceError, TopicExists
 from millrace.limits import (
@@ -33,16 +36,21 @@ from millrace.limits import (
     COPY_BACKOFF_MIN_S,
     COPY_CHUNK_BYTES,
     COPY_EMPTY_TOGETHER,
+    COPY_PACK_CHUNKS,
     COPY_PARALLEL,
     COPY_STOPPED_S,
+    SOURCE_REFUSED_RETRY_S,
 )
 from millrace.log.client import LogClient
 from millrace.model.progress import ChunksAbandoned, Manifest, ProgressRecord
 from millrace.model.sources import ChunkSpan, SnapshotLost, SourceSpec
 from millrace.model.tables import IDENTITY_DEFAULT, Lsn, TableSchema
 from millrace.ops.ports import Ports
+from millrace.ops.secrets import NOWHERE, Places
 from millrace.source.copying.attempt import (
     FAILED,
+    HANDED_BACK,
+    LOCKED_OUT,
     SNAPSHOT,
     SNAPSHOT_GONE,
     TABLE_CHANGED,
@@ -51,8 +59,9 @@ from millrace.source.copying.attempt import (
     ChunkProgress,
     ChunkResult,
     ChunkTask,
+    failure_of,
 )
-from millrace.source.copying.books import Books, Pace, Pause, Run, status_of
+from millrace.source.copying.books import Books, Pace, Pack, Pause, Run, status_of
 from millrace.source.copying.chunks import empty_in, empty_span, plan_blocks, plan_windows
 from millrace.source.copying.processes import ChunkRunner, ProcessRunner
 from millrace.source.copying.snapshot import SnapshotHolder
@@ -64,7 +73,7 @@ from millrace.source.reading.status import CopyStatus
 
 log = structlog.get_logger(__name__)
 
-PASSING = (TRANSIENT, TABLE_CHANGED)     # the next attempt reads the schema anew
+PASSING = (TRANSIENT, TABLE_CHANGED, LOCKED_OUT)     # the next attempt reads schema and password anew
 
 
 class CopyHost(Protocol):
@@ -88,17 +97,20 @@ class CopyHost(Protocol):
 
 class Copier:
     def __init__(self, host: CopyHost, ports: Ports, *, bootstrap: Sequence[str], runner: ChunkRunner | None = None,
-                 parallel: int = COPY_PARALLEL, chunk_bytes: int = COPY_CHUNK_BYTES) -> None:
+                 parallel: int = COPY_PARALLEL, chunk_bytes: int = COPY_CHUNK_BYTES, places: Places = NOWHERE) -> None:
+        self._places = places
         self._host, self._ports, self._bootstrap = host, ports, tuple(bootstrap)
         self._parallel, self._chunk_bytes = parallel, chunk_bytes
         self._runner: ChunkRunner = ProcessRunner() if runner is None else runner
-        self._database = Database(host.spec.url, source=host.spec.name, epoch=host.epoch)
+        self._database = Database(host.spec.url, source=host.spec.name, epoch=host.epoch, places=places)
         self._holder: SnapshotHolder | None = None
+        self._joined: dict[int, SnapshotHolder] = {}     # copies with which tables joined, each with its own snapshot
         self._generation = host.office.state.generation
         self._books = Books()
         self._results: list[tuple[Run, ChunkResult]] = []
         self._highs: list[Attempt] = []
         self._changed = asyncio.Event()
+        self._works: set[asyncio.Task[None]] = set()     # of packs, also of those whose results nobody waits for
 
     @property
     def _state(self) -> SourceState:
@@ -130,13 +142,42 @@ class Copier:
             await self.close()
             raise
 
-    async def plan_windows(self, table: TableSchema, *, feeds: tuple[str, ...] = ()) -> int:
-        """A copy of one table at any time, for these changefeeds (none: all); its number."""
+    async def plan_windows(self, table: TableSchema, *, feeds: tuple[str, ...] = (), why: str = "") -> int:
+        """A copy of one table at any time, for these changefeeds (none: all); its number. `why`: what broke."""
         await self._host.name_schema(table)
         async with self._planning() as connection:
             spans = await plan_windows(connection, table, chunk_bytes=self._chunk_bytes)
-        copy = await self._plan(table, spans, kind=WATERMARK, feeds=feeds)
+        copy = await self._plan(table, spans, kind=WATERMARK, feeds=feeds, why=why)
         await self._host.append_progress(self._copies.by_id[copy].started())
+        self.wake()
+        return copy
+
+    async def plan_keys(self, table: TableSchema, keys: Sequence[Key]) -> int:
+        """A copy of single rows, which another copy could not complete; its number."""
+        await self._host.name_schema(table)
+        span = ChunkSpan(table.oid, by_key=True, bytes=0, keys=tuple(keys))      # one window: it is open for a moment
+        copy = await self._plan(table, [span], kind=WATERMARK)
+        await self._host.append_progress(self._copies.by_id[copy].started())
+        log.info("rows are read again: their keys changed during a copy", source=self._host.spec.name,
+                 table=table.full_name, copy=copy, rows=len(keys))
+        self.wake()
+        return copy
+
+    async def plan_joined(self, table: TableSchema, at: Lsn, holder: SnapshotHolder) -> int:
+        """The copy with which a table joins, as of the snapshot that `holder` holds and that is the copier's from now
+        on; its number. No change of the table is below `at`. The caller appends CopyStarted."""
+        try:
+            async with self._planning() as connection:
+                spans = await plan_blocks(connection, table, chunk_bytes=self._chunk_bytes)
+                if not spans:            # dropped meanwhile: a window finds nothing, and the copy is done with that
+                    await holder.release()
+                    gone = await plan_windows(connection, table, chunk_bytes=self._chunk_bytes)
+                    return await self._plan(table, gone, kind=WATERMARK)
+            copy = await self._plan(table, spans, kind=SNAPSHOT, at=at)
+        except BaseException:
+            await holder.release()
+            raise
+        self._joined[copy] = holder
         self.wake()
         return copy
 
@@ -160,9 +201,9 @@ class Copier:
         return copies
 
     async def _plan(self, table: TableSchema, spans: Sequence[ChunkSpan], *, kind: Kind, at: Lsn = 0,
-                    feeds: tuple[str, ...] = ()) -> int:
-        copy = await self._host.office.decide(
-            lambda state: state.plan_copy(table.oid, kind=kind, at=at, chunks=tuple(spans), feeds=feeds))
+                    feeds: tuple[str, ...] = (), why: str = "") -> int:
+        copy = await self._host.office.decide(lambda state: state.plan_copy(
+            table.oid, kind=kind, at=at, chunks=tuple(spans), feeds=feeds, why=why))
         self._books.schemas[copy] = table
         await self._ensure_topic(self._copies.by_id[copy])
         return copy
@@ -211,8 +252,7 @@ class Copier:
         for copy in self._copies.of_generation(self._generation):
             if not copy.is_done and copy.id not in self._books.schemas:
                 await self._ensure_topic(copy)
-                if not copy.at:
-                    await self._host.append_progress(copy.started())
+                await self._host.append_progress(copy.started())
         await self._publish_abandoned(self._copies.abandoned(self._generation))
         empty = list(self._books.empty)
         for start in range(0, len(empty), COPY_EMPTY_TOGETHER):
@@ -238,91 +278,153 @@ class Copier:
         await self._take_results()
         await self._take_high_marks()
         await self._look_after_snapshot()
-        for task in self._next_tasks():
-            await self._start(task)
-        if not self._books.running:
+        self._take_back()
+        for tasks in self._next_packs():
+            await self._start(tasks)
+        if not self._works:
             await self._runner.rest()
 
-    def _next_tasks(self) -> list[Task]:
+    def _next_packs(self) -> list[list[Task]]:
         books, now = self._books, self._ports.clock.now()
         paused = {chunk for chunk, pause in books.pauses.items() if pause.until > now}
-        passed_over = {*books.awaiting, *paused} - books.running.keys()
-        room = self._parallel if len(books.awaiting) < COPY_AWAITING_MAX else 0
-        return self._copies.next_tasks(
-            self._generation, running={*books.running, *passed_over}, limit=room + len(passed_over))
+        busy = {*books.running, *books.awaiting, *paused}
+        places = self._parallel - len(self._works)       # a pack keeps its place until its runner has ended, too
+        if places <= 0 or len(books.awaiting) >= COPY_AWAITING_MAX:
+            return []
+        waiting = self._copies.next_tasks(
+            self._generation, running=busy, limit=len(busy) + places * COPY_PACK_CHUNKS)
+        return packs(waiting, places=places, suspects=books.pauses)
 
-    async def _start(self, task: Task) -> None:
-        self._books.pace.setdefault(task.copy, Pace(
-            self._ports.clock.now(), self._copies.figures(task.copy).chunks_done))
-        attempt = await self._host.office.decide(lambda state: state.copies.attempt(task.copy, task.chunk))
-        run = Run(attempt, task)
-        run.work = asyncio.create_task(self._work(run))
-        self._books.running[ChunkId(task.copy, task.chunk)] = run
+    async def _start(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            self._books.pace.setdefault(task.copy, Pace(
+                self._ports.clock.now(), self._copies.figures(task.copy).chunks_done))
+        attempts = await self._host.office.decide(lambda state: together(
+            state.copies.attempt(task.copy, task.chunk) for task in tasks))
+        pack = Pack()
+        pack.runs = [Run(attempt, task, pack) for attempt, task in zip(attempts, tasks, strict=True)]
+        pack.work = asyncio.create_task(self._work(pack), name=f"pack of {len(tasks)} chunks of {self._host.spec.name}")
+        self._works.add(pack.work)
+        pack.work.add_done_callback(self._pack_ended)
+        self._books.running |= {run.chunk: run for run in pack.runs}
 
-    async def _work(self, run: Run) -> None:
-        def report(progress: ChunkProgress) -> None:
-            run.rows, run.bytes, run.note = progress.rows, progress.bytes, progress.note
-            run.host = progress.host or run.host
+    async def _work(self, pack: Pack) -> None:
+        """Every run of it has a result when this ends, unless it is cancelled."""
+        left = dict(enumerate(pack.runs))
 
+        def report(number: int, said: ChunkProgress | ChunkResult) -> None:
+            if number not in left:
+                return
+            if isinstance(said, ChunkResult):
+                self._results.append((left.pop(number), said))
+                self._changed.set()
+            else:
+                self._note(left[number], said)
+
+        why = ChunkResult(error="its runner said nothing of it", code=FAILED)
         try:
-            result = await self._runner.run(await self._chunk_task(run.task, run.attempt), report)
+            await self._runner.run_pack(await self._chunk_tasks(pack), report)
         except MillraceError as error:
-            result = ChunkResult(error=str(error), code=TRANSIENT if error.retriable else FAILED)
-        self._results.append((run, result))
+            why = failure_of(error)
+        except Exception as error:                # whatever it is, its chunks are tried again and somebody sees why
+            log.exception("copy.runner_failed", source=self._host.spec.name)
+            why = ChunkResult(error=f"{type(error).__name__}: {error}", code=FAILED)
+        for number in list(left):
+            report(number, why)
+
+    def _pack_ended(self, work: asyncio.Task[None]) -> None:
+        self._works.discard(work)
         self._changed.set()
 
-    async def _chunk_task(self, task: Task, attempt: Attempt) -> ChunkTask:
+    def _note(self, run: Run, progress: ChunkProgress) -> None:
+        run.rows, run.bytes, run.note = progress.rows, progress.bytes, progress.note
+        run.host = progress.host or run.host
+        run.begun = run.begun or progress.begun
+        if run.begun and run.pack.began is None:
+            run.pack.began = self._ports.clock.now()
+            self._changed.set()                   # from now on its time counts
+
+    def _take_back(self) -> None:
+        """What a slow chunk holds up in its pack is tried elsewhere. Should its worker begin it after all, two attempts
+        run, and each is right by itself."""
+        now = self._ports.clock.now()
+        for pack in self._books.packs:
+            if pack.began is not None and now >= gives_back_at(pack.began):
+                for run in self._books.waiting_in(pack):
+                    del self._books.running[run.chunk]
+                    self._books.taken_back.add(run.attempt)
+
+    async def _chunk_tasks(self, pack: Pack) -> list[ChunkTask]:
+        tables = await self._schemas_now([run.task for run in pack.runs if run.task.kind == WATERMARK])
+        return [self._chunk_task(run.task, run.attempt, tables.get(run.task.copy)) for run in pack.runs]
+
+    def _chunk_task(self, task: Task, attempt: Attempt, table: TableSchema | None) -> ChunkTask:
         spec, is_snapshot = self._host.spec, task.kind == SNAPSHOT
-        table = self._books.schemas[task.copy] if is_snapshot else await self._schema_now(task)
         return ChunkTask(
             source=spec.name, url=spec.url, generation=self._generation, copy=task.copy, chunk=task.chunk,
-            attempt=attempt.attempt, kind=task.kind, span=task.span, table=table, topic=task.topic,
+            attempt=attempt.attempt, kind=task.kind, span=task.span,
+            table=self._books.schemas[task.copy] if table is None else table, topic=task.topic,
             progress=progress_topic(spec.name), partitions=task.partitions, bootstrap=self._bootstrap,
-            snapshot=self._holder.name if self._holder is not None and is_snapshot else "", epoch=self._host.epoch,
-            position=self._copies.by_id[task.copy].at if is_snapshot else 0)
+            log_key=self._host.client.key,
+            snapshot=self._snapshot_of(task.copy) if is_snapshot else "", epoch=self._host.epoch,
+            position=self._copies.by_id[task.copy].at if is_snapshot else 0, places=self._places)
 
-    async def _schema_now(self, task: Task) -> TableSchema:
-        """Windows read the table as it is, so its schema must be known to those who read the log."""
-        known = self._books.schemas.get(task.copy)
+    def _snapshot_of(self, copy: int) -> str:
+        holder = self._joined.get(copy) or self._holder
+        return holder.name if holder is not None else ""
+
+    async def _schemas_now(self, tasks: Sequence[Task]) -> dict[int, TableSchema]:
+        """By copy. Windows read the table as it is, so its schema must be known to those who read the log."""
+        if not tasks:
+            return {}
         with self._database.explained("read the catalogue"):
             async with await self._database.connect() as connection:
-                found = (await tables_by_oid(connection, [task.oid])).get(task.oid)
-        if found is None:                # dropped: the worker finds nothing, and the chunk is done with nothing
-            return known or TableSchema(task.oid, "", "", IDENTITY_DEFAULT, ())
-        if known is None or known.id != found.version.id:
-            await self._host.name_schema(found.version)
-            self._books.schemas[task.copy] = found.version
-        return found.version
+                found = await tables_by_oid(connection, list({task.oid for task in tasks}))
+        for task in tasks:
+            known, now = self._books.schemas.get(task.copy), found.get(task.oid)
+            if now is not None and (known is None or known.id != now.version.id):
+                await self._host.name_schema(now.version)
+                self._books.schemas[task.copy] = now.version
+        # One that was dropped: the worker finds nothing, and the chunk is done with nothing.
+        return {task.copy: self._books.schemas.get(task.copy) or TableSchema(task.oid, "", "", IDENTITY_DEFAULT, ())
+                for task in tasks}
 
     # -- what attempts came to ---------------------------------------------------------------------------------------
 
     async def _take_results(self) -> None:
         results, self._results = self._results, []
+        self._books.taken_back -= {run.attempt for run, _ in results}
+        # Nobody waits for runs that were given up or taken back; a success of theirs is proof all the same.
+        results = [(run, result) for run, result in results if result.ok or self._books.is_running(run)]
+        for run, _ in results:
+            if self._books.is_running(run):
+                del self._books.running[run.chunk]
+        results = [(run, result) for run, result in results if result.code != HANDED_BACK]
+        for run, _ in results:
+            self._books.ran_on.setdefault(run.task.copy, Counter())[run.host] += 1
+        await self._succeeded([(run, result) for run, result in results if result.ok])
         for run, result in results:
-            chunk = ChunkId(run.task.copy, run.task.chunk)
-            if self._books.running.get(chunk) is run:
-                del self._books.running[chunk]
-            self._books.ran_on.setdefault(chunk.copy, Counter())[run.host] += 1
-            if result.ok:
-                await self._succeeded(chunk, run, result)
-            else:
-                await self._failed(chunk, run, result)
+            if not result.ok:
+                await self._failed(run.chunk, run, result)
 
-    async def _succeeded(self, chunk: ChunkId, run: Run, result: ChunkResult) -> None:
-        self._books.pauses.pop(chunk, None)
-        if run.task.kind == SNAPSHOT:
-            await self._host.office.decide(lambda state: state.copies.manifest_acked(
-                run.attempt, rows=result.rows, bytes_=result.bytes))
-            return
-        self._books.found[run.attempt] = result
-        if not self._chunk_done(chunk):
-            self._books.awaiting[chunk] = run.attempt
+    async def _succeeded(self, results: Sequence[tuple[Run, ChunkResult]]) -> None:
+        snapshots = [(run, result) for run, result in results if run.task.kind == SNAPSHOT]
+        if snapshots:
+            await self._host.office.decide(lambda state: together(
+                state.copies.manifest_acked(run.attempt, rows=result.rows, bytes_=result.bytes)
+                for run, result in snapshots))
+        for run, result in results:
+            self._books.pauses.pop(run.chunk, None)
+            if run.task.kind == WATERMARK:
+                self._books.found[run.attempt] = result
+                if not self._chunk_done(run.chunk):
+                    self._books.awaiting[run.chunk] = run.attempt
 
     async def _failed(self, chunk: ChunkId, run: Run, result: ChunkResult) -> None:
         log.warning("copy.attempt_failed", source=self._host.spec.name, copy=chunk.copy, chunk=chunk.chunk,
                     attempt=run.attempt.attempt, host=run.host, reason=result.error)
         if run.task.kind == SNAPSHOT and result.code == SNAPSHOT_GONE:
-            await self._lose_snapshot(result.error)
+            await self._lose_snapshot(result.error, copy=chunk.copy if chunk.copy in self._joined else None)
         elif run.task.kind == SNAPSHOT and result.code == TABLE_CHANGED:
             await self._lose_snapshot(result.error, copy=chunk.copy)
         elif run.attempt in self._highs:         # it came to its end, whoever was to say so
@@ -334,31 +436,38 @@ class Copier:
         before = self._books.pauses.get(chunk)
         failures = before.failures + 1 if before is not None else 1
         faults = (before.faults if before is not None else 0) + (result.code not in PASSING)
-        wait = wait_after(failures, first_s=COPY_BACKOFF_MIN_S, most_s=COPY_BACKOFF_MAX_S)
+        most_s = SOURCE_REFUSED_RETRY_S if result.code == LOCKED_OUT else COPY_BACKOFF_MAX_S
+        wait = wait_after(failures, first_s=COPY_BACKOFF_MIN_S, most_s=most_s)
         pause_s = self._ports.random.uniform(*wait) if faults < COPY_ATTEMPTS_MAX else COPY_STOPPED_S
         until = self._ports.clock.now() + pause_s
         self._books.pauses[chunk] = Pause(failures, faults, until, result.error)
 
     async def _take_high_marks(self) -> None:
-        highs, self._highs = self._highs, []
+        highs, self._highs = list(dict.fromkeys(self._highs)), []
+        done: list[Attempt] = []
         for attempt in highs:
             chunk = ChunkId(attempt.copy, attempt.chunk)
             copy = self._copies.by_id.get(attempt.copy)
             if copy is None or copy.generation != self._generation or self._chunk_done(chunk):
                 continue
             run = self._books.running.get(chunk)
-            if run is not None and run.attempt == attempt:
+            if attempt in self._books.taken_back or (run is not None and run.attempt == attempt):
                 self._highs.append(attempt)      # its result is on the way, from Spark for a while: it has the figures
-                continue
-            # A worker may have died between its high mark and its last word: the mark alone is proof.
-            known = self._books.found.pop(attempt, None) or ChunkResult()
-            await self._found_high_mark(attempt, known)
+            else:
+                done.append(attempt)
+        if done:
+            await self._found_high_marks(done)
+
+    async def _found_high_marks(self, attempts: Sequence[Attempt]) -> None:
+        """A worker may have died between its high mark and its last word: the mark alone is proof."""
+        found = [self._books.found.pop(attempt, ChunkResult()) for attempt in attempts]
+        await self._host.office.decide(lambda state: together(
+            state.copies.high_mark_found(attempt, rows=known.rows, bytes_=known.bytes)
+            for attempt, known in zip(attempts, found, strict=True)))
+        for attempt in attempts:
+            chunk = ChunkId(attempt.copy, attempt.chunk)
             self._books.awaiting.pop(chunk, None)
             self._books.pauses.pop(chunk, None)
-
-    async def _found_high_mark(self, attempt: Attempt, known: ChunkResult) -> None:
-        await self._host.office.decide(lambda state: state.copies.high_mark_found(
-            attempt, rows=known.rows, bytes_=known.bytes))
 
     def _chunk_done(self, chunk: ChunkId) -> bool:
         return self._copies.by_id[chunk.copy].chunks[chunk.chunk].is_done
@@ -366,7 +475,9 @@ class Copier:
     # -- the snapshot ------------------------------------------------------------------------------------------------
 
     async def _look_after_snapshot(self) -> None:
-        needed = any(copy.needs_snapshot for copy in self._copies.of_generation(self._generation))
+        await self._look_after_joined()
+        needed = any(copy.needs_snapshot and copy.id not in self._joined
+                     for copy in self._copies.of_generation(self._generation))
         if not needed:
             if self._holder is not None:
                 await self._holder.release()
@@ -376,12 +487,23 @@ class Copier:
         elif self._holder.lost.is_set():
             await self._lose_snapshot(self._holder.reason)
 
+    async def _look_after_joined(self) -> None:
+        for number, holder in list(self._joined.items()):
+            copy = self._copies.by_id.get(number)
+            if copy is not None and copy.needs_snapshot and not holder.lost.is_set():
+                continue
+            if copy is not None and copy.needs_snapshot:
+                await self._lose_snapshot(holder.reason, copy=number)
+            del self._joined[number]
+            await holder.release()
+
     async def _lose_snapshot(self, reason: str, *, copy: int | None = None) -> None:
         """On record first, then in `progress`: behind it a manifest of the snapshot counts no more. `copy`: only its
         chunks, since only its table changed."""
         def lost(state: SourceState) -> SourceDecision[tuple[SnapshotLost, ...]]:
             every = state.copies.snapshot_lost(self._generation).reply
-            chosen = tuple(record for record in every if copy in (None, record.copy))
+            chosen = tuple(record for record in every
+                           if copy == record.copy or (copy is None and record.copy not in self._joined))
             return SourceDecision(chosen, chosen)
 
         records = await self._host.office.decide(lost)
@@ -400,12 +522,14 @@ class Copier:
     # -- waiting and ending ------------------------------------------------------------------------------------------
 
     async def _wait(self) -> None:
-        """Until something changed, or a pause is over, or the snapshot is lost."""
+        """Until something changed, or a pause is over, or a pack gives back, or the snapshot is lost."""
         ends = [pause.until for pause in self._books.pauses.values()]
+        ends += [gives_back_at(pack.began) for pack in self._books.packs
+                 if pack.began is not None and self._books.waiting_in(pack)]
         pause_s = max(0.0, min(ends) - self._ports.clock.now()) if ends else None
         waiting = [asyncio.create_task(self._changed.wait())]
-        if self._holder is not None:
-            waiting.append(asyncio.create_task(self._holder.lost.wait()))
+        holders = [*self._joined.values(), *([self._holder] if self._holder is not None else [])]
+        waiting += [asyncio.create_task(holder.lost.wait()) for holder in holders]
         try:
             await asyncio.wait(waiting, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -414,19 +538,29 @@ class Copier:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _cancel(self, runs: Sequence[Run]) -> None:
-        works = [run.work for run in runs if run.work is not None]
+        """What else is in their packs goes on, and so do they there: nobody waits for what they come to."""
         for run in runs:
-            self._books.running.pop(ChunkId(run.task.copy, run.task.chunk), None)
-        for work in works:
-            work.cancel()
-        await asyncio.gather(*works, return_exceptions=True)
+            self._books.running.pop(run.chunk, None)
+        works = [pack.work for pack in dict.fromkeys(run.pack for run in runs)
+                 if pack.work is not None and not any(map(self._books.is_running, pack.runs))]
+        await _ended(works)
 
     async def close(self) -> None:
         """`run` does it at its end; for a copier that planned and never ran."""
         try:
-            await self._cancel(list(self._books.running.values()))
+            self._books.running.clear()
+            await _ended(list(self._works))
             await self._runner.close()
         finally:                                   # a second cancellation must not leave the snapshot held
+            joined, self._joined = self._joined, {}
+            for holder in joined.values():
+                await holder.release()
             if self._holder is not None:
                 await self._holder.release()
                 self._holder = None
+
+
+async def _ended(works: Sequence[asyncio.Task[None]]) -> None:
+    for work in works:
+        work.cancel()
+    await asyncio.gather(*works, return_exceptions=True)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from psycopg import pq
 
 from millrace.errors import Malformed, SourceUnreachable
-from millrace.limits import COPY_READ_BYTES
+from millrace.limits import COPY_FRAME_BYTES_MAX, COPY_READ_BYTES
 from millrace.wire.pg.cells import STRIP_BYTES_MAX
 from millrace.wire.pg.frames import DATA, HEAD_BYTES, find_frames
 
@@ -113,15 +113,16 @@ class _Frames:
             raise self._error
 
     def _fill(self) -> tuple[bytearray, int]:
-        """A buffer that begins with what was left, as full as the server makes it without a pause."""
+        """A buffer that begins with what was left, as full as the server makes it without a pause. For a large frame
+        it grows with what has come of it: what a frame says of its size is not believed."""
         have = len(self._rest)
-        room = max(self._read_bytes, self._need_bytes)
+        room = max(self._read_bytes, min(self._need_bytes, 2 * have))
         used, self._buffer = self._buffer, None
         buffer = used if used is not None and len(used) == room + PAD_BYTES else bytearray(room + PAD_BYTES)
         buffer[:have] = self._rest
         view = memoryview(buffer)
         told = time.monotonic()
-        enough = max(HEAD_BYTES, self._need_bytes)
+        enough = min(max(HEAD_BYTES, self._need_bytes), room)
         while have < room:
             try:
                 got = self._peer.recv_into(view[have:room], 0, socket.MSG_WAITALL)
@@ -146,6 +147,8 @@ class _Frames:
         frames, rest = find_frames(buffer, size, columns=self._columns)
         self._rest = bytes(buffer[rest:size])
         self._need_bytes = 1 + _length(self._rest, 1)[0] if len(self._rest) >= HEAD_BYTES else 0
+        if self._need_bytes > COPY_FRAME_BYTES_MAX:
+            raise Malformed(f"COPY: a frame of {self._need_bytes} bytes, {COPY_FRAME_BYTES_MAX} are allowed")
         return self._rows(buffer, frames, np.append(frames, rest)[1:])
 
     def _rows(self, buffer: bytearray, frames: Ints, ends: Ints) -> tuple[Ints, Ints]:

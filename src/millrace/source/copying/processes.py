@@ -1,7 +1,7 @@
 """Chunk tasks in processes of this machine.
 
-In: tasks. Out: results, and progress meanwhile. Promise: a worker that dies, or says nothing for a while, costs its
-attempt and nothing else; `close` leaves no process behind.
+In: packs of tasks. Out: results, and progress meanwhile. Promise: a worker that dies, or says nothing for a while,
+costs the attempt it was at and nothing else; `close` leaves no process behind.
 
 `ChunkRunner` is the interface; tasks are values, so another runner may take them to other machines.
 """
@@ -12,26 +12,47 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+from millrace.core.sources.packing import gives_back_at
 from millrace.limits import COPY_SILENCE_S
-from millrace.source.copying.attempt import FAILED, ChunkProgress, ChunkResult, ChunkTask
+from millrace.source.copying.attempt import FAILED, ChunkProgress, ChunkResult, ChunkTask, given_back
 from millrace.source.copying.nursery import Nursery
 from millrace.source.copying.worker import LENGTH_BYTES, decode_said, frame
 
 Report = Callable[[ChunkProgress], None]
+PackReport = Callable[[int, ChunkProgress | ChunkResult], None]      # of the task with that number in its pack
 
 
 class ChunkRunner(Protocol):
-    async def run(self, task: ChunkTask, report: Report) -> ChunkResult:
-        """Cancelling it ends the attempt."""
+    async def run_pack(self, pack: Sequence[ChunkTask], report: PackReport) -> None:
+        """Reports one result for each task, as soon as it is known, and returns after the last. A task that fails is a
+        result and fails no other. Cancelling it ends the attempts."""
 
     async def rest(self) -> None:
         """Nothing to do for now: give back what idle workers hold."""
 
     async def close(self) -> None: ...
+
+
+class OneByOne:
+    """A runner of packs out of one of single tasks."""
+
+    async def run(self, task: ChunkTask, report: Report) -> ChunkResult:
+        raise NotImplementedError
+
+    async def run_pack(self, pack: Sequence[ChunkTask], report: PackReport) -> None:
+        give_back_at = gives_back_at(time.monotonic())
+        for number, task in enumerate(pack):
+            if number and time.monotonic() > give_back_at:
+                report(number, given_back())
+                continue
+            report(number, ChunkProgress(0, 0))
+            report(number, await self.run(task, partial(report, number)))
 
 
 @dataclass(slots=True, eq=False)
@@ -42,8 +63,8 @@ class _Worker:
     tasks: asyncio.StreamWriter
 
 
-class ProcessRunner:
-    """As many workers as tasks at a time; they are kept for the next tasks."""
+class ProcessRunner(OneByOne):
+    """As many workers as packs at a time; they are kept for the next packs."""
 
     def __init__(self, *, silence_s: float = COPY_SILENCE_S) -> None:
         self._silence_s = silence_s

@@ -40,6 +40,18 @@ class SnapshotHolder:
         self._watch = asyncio.create_task(self._watch_over(self._connection))
         return self.name
 
+    async def hold_now(self) -> str:
+        """A snapshot of this moment; as pg_current_snapshot() prints it."""
+        self._connection = await self._database.connect()
+        try:
+            with self._database.explained("take a snapshot"):
+                self.name, seen = await self._take(self._connection)
+        except BaseException:
+            await self.release()
+            raise
+        self._watch = asyncio.create_task(self._watch_over(self._connection))
+        return seen
+
     async def release(self) -> None:
         """No chunk needs it any more."""
         self.name = ""
@@ -52,6 +64,17 @@ class SnapshotHolder:
             if self._connection is not None:
                 await self._connection.close()
                 self._connection = None
+
+    @staticmethod
+    async def _take(connection: psycopg.AsyncConnection[Any]) -> tuple[str, str]:
+        if connection.info.server_version >= 170000:
+            await connection.execute("SET transaction_timeout = 0")
+        await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        cursor = await connection.execute(
+            "SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::text")
+        row = await cursor.fetchone()
+        assert row is not None
+        return str(row[0]), str(row[1])
 
     @staticmethod
     async def _import(connection: psycopg.AsyncConnection[Any], exported: str) -> str:

@@ -8,7 +8,7 @@ Promise: one moment's picture; a DDL while it is taken is in all of it or in non
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,16 @@ import psycopg
 from psycopg import sql
 
 from millrace.errors import SourceError
-from millrace.model.tables import IDENTITY_DEFAULT, IDENTITY_FULL, IDENTITY_NOTHING, Column, Oid, TableSchema
+from millrace.model.tables import (
+    IDENTITY_DEFAULT,
+    IDENTITY_FULL,
+    IDENTITY_NOTHING,
+    Column,
+    ColumnFacts,
+    Oid,
+    TableSchema,
+)
+from millrace.wire.pg.facts import TYPES, TypeRows, ordered, type_facts
 
 Connection = psycopg.AsyncConnection[Any]
 Matches = Callable[[str, str], bool]
@@ -34,6 +43,7 @@ class Leaf:
     identity: str
     has_key: bool                 # the columns its identity stands for exist
     blocks: int
+    file: int                     # another one after a truncation or a rewrite
     is_readable: bool             # copies read leaves themselves, where rights on their root do not count
 
 
@@ -53,6 +63,7 @@ class Table:
     unique_columns: tuple[str, ...]
     key_generated: tuple[str, ...]
     has_generated: bool
+    labels: Mapping[int, str]     # values of enums in its columns, by their oids
     server_version: int
 
     @property
@@ -112,8 +123,10 @@ ORDER BY n.nspname, c.relname
 """
 
 _COLUMNS = """
-SELECT a.attrelid::int8, a.attname, a.atttypid::int8, a.atttypmod, pg_catalog.format_type(a.atttypid, a.atttypmod)
+SELECT a.attrelid::int8, a.attname, a.atttypid::int8, a.atttypmod, pg_catalog.format_type(a.atttypid, a.atttypmod),
+       a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid)
 FROM pg_catalog.pg_attribute a
+LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ORDER BY a.attrelid, a.attnum
 """
@@ -121,10 +134,14 @@ ORDER BY a.attrelid, a.attnum
 _KEYS = """
 SELECT i.indrelid::int8, i.indisprimary, i.indisreplident, a.attname
 FROM pg_catalog.pg_index i
-JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey[0:i.indnkeyatts - 1])
+CROSS JOIN LATERAL pg_catalog.unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY k(attnum, place)
+JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
 WHERE i.indrelid = ANY(%(oids)s::oid[]) AND (i.indisprimary OR i.indisreplident) AND i.indisvalid AND i.indimmediate
-ORDER BY i.indrelid, i.indexrelid, a.attnum
+ORDER BY i.indrelid, i.indexrelid, k.place
 """
+
+# Types of their columns that PostgreSQL does not bring with it, and those that these stand on.
+_TYPES = TYPES.format(columns="a.attrelid = ANY(%(oids)s::oid[])")
 
 # From pg_inherits: pg_partition_tree() tells of the partitions now, whatever the snapshot. One that is being detached
 # concurrently (from 14 on) counts no more.
@@ -140,7 +157,7 @@ SELECT p.root::int8, c.oid::int8, n.nspname, c.relname, c.relreplident::text,
          SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
          AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END) END,
        coalesce(pg_catalog.pg_relation_size(c.oid), 0) / pg_catalog.current_setting('block_size')::int8,
-       coalesce(pg_catalog.pg_table_size(c.oid), 0),
+       coalesce(pg_catalog.pg_table_size(c.oid), 0), c.relfilenode::int8,
        coalesce(pg_catalog.has_table_privilege(c.oid, 'SELECT')
                 AND pg_catalog.has_schema_privilege(n.oid, 'USAGE'), true)
 FROM parts p JOIN pg_catalog.pg_class c ON c.oid = p.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -149,9 +166,19 @@ ORDER BY p.root, c.oid
 """
 
 
+# Of enums, arrays of them, domains over them.
+_LABELS = """
+SELECT DISTINCT a.attrelid::int8, e.oid::int8, e.enumlabel::text
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+JOIN pg_catalog.pg_enum e ON e.enumtypid IN (t.oid, t.typelem, t.typbasetype)
+WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY 1, 2
+"""
+
+
 # What the queries above would answer, in short. Not by md5(): servers in FIPS mode refuse it.
 _SHORT = "(SELECT pg_catalog.hashtextextended(coalesce(pg_catalog.string_agg(q::text, ','), ''), 0)::text FROM (%s) q)"
-_OF_TAKEN = [query.replace("%(oids)s", "%(taken)s") for query in (_COLUMNS, _KEYS, _LEAVES)]
+_OF_TAKEN = [query.replace("%(oids)s", "%(taken)s") for query in (_COLUMNS, _KEYS, _TYPES, _LEAVES, _LABELS)]
 _DIGEST = "SELECT " + ", ".join(_SHORT.replace("%s", query) for query in (_TABLES, *_OF_TAKEN))
 
 
@@ -232,37 +259,42 @@ async def _complete(connection: Connection, found: Sequence[tuple[Any, ...]]) ->
         return []
     columns = _by_oid(await _fetch(connection, _COLUMNS, oids))
     keys = _by_oid(await _fetch(connection, _KEYS, oids))
+    types = {row[0]: row[1:] for row in await _fetch(connection, _TYPES, oids)}
     leaves = _by_oid(await _fetch(connection, _LEAVES, oids))
-    return [_table(row, columns.get(row[0], []), keys.get(row[0], []), leaves.get(row[0], []),
-                   server_version=connection.info.server_version) for row in found]
+    labels = _by_oid(await _fetch(connection, _LABELS, oids))
+    return [_table(row, columns.get(row[0], []), keys.get(row[0], []), leaves.get(row[0], []), types,
+                   labels=dict(labels.get(row[0], [])), server_version=connection.info.server_version) for row in found]
 
 
-def _table(row: tuple[Any, ...], columns: list[Any], keys: list[Any], leaves: list[Any], *,
-           server_version: int) -> Table:
+def _table(row: tuple[Any, ...], columns: list[Any], keys: list[Any], leaves: list[Any], types: TypeRows, *,
+           labels: Mapping[int, str], server_version: int) -> Table:
     oid, schema, name, kind, identity, is_logged, is_owned, is_readable, unique_index, unique_columns, generated = row
     primary = tuple(column for is_primary, _, column in keys if is_primary)
-    chosen = {column for _, is_identity, column in keys if is_identity}
-    key = _key(identity, set(primary), chosen)
-    version = TableSchema(oid, schema, name, identity, tuple(
-        Column(column, type_oid, typmod, column in key, type_name) for column, type_oid, typmod, type_name in columns))
+    chosen = tuple(column for _, is_identity, column in keys if is_identity)
+    key = _key(identity, primary, chosen)
+    version = ordered(TableSchema(oid, schema, name, identity, tuple(
+        Column(column, type_oid, typmod, column in key, type_name, 0,
+               ColumnFacts(not_null, default, type_facts(type_oid, types)))
+        for column, type_oid, typmod, type_name, not_null, default in columns)), key)
     return Table(
         version=version, kind=kind, primary_key=primary, is_logged=is_logged, is_owned=is_owned,
         is_readable=is_readable, bytes=sum(leaf[6] for leaf in leaves),
         leaves=tuple(_leaf(leaf) for leaf in leaves),
         unique_index=unique_index, unique_columns=tuple(unique_columns), has_generated=generated,
-        key_generated=tuple(sorted(key - {column.name for column in version.columns})), server_version=server_version,
+        key_generated=tuple(sorted(set(key) - {column.name for column in version.columns})), labels=labels,
+        server_version=server_version,
     )
 
 
 def _leaf(row: Sequence[Any]) -> Leaf:
-    oid, schema, name, identity, has_key, blocks, _, is_readable = row
-    return Leaf(oid, schema, name, identity, has_key=has_key, blocks=blocks, is_readable=is_readable)
+    oid, schema, name, identity, has_key, blocks, _, file, is_readable = row
+    return Leaf(oid, schema, name, identity, has_key=has_key, blocks=blocks, file=file, is_readable=is_readable)
 
 
-def _key(identity: str, primary: set[str], chosen: set[str]) -> set[str]:
+def _key(identity: str, primary: tuple[str, ...], chosen: tuple[str, ...]) -> tuple[str, ...]:
     """Under FULL the stream does not tell the key, but there may be one."""
     if identity == IDENTITY_NOTHING:
-        return set()
+        return ()
     return primary if identity in (IDENTITY_DEFAULT, IDENTITY_FULL) else chosen
 
 

@@ -2,6 +2,7 @@
 
 In: a URL, which may be or hold references to secrets. Out: psycopg connections with one set of session settings, so
 that a value looks the same in the stream and in a copy, and errors of our own tree. No password appears in any of them.
+References are resolved at every connect: a rotated password needs no restart [S13].
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +22,7 @@ from millrace.errors import (
     ConfigError,
     MillraceError,
     PublicationMissing,
+    ReferenceRefused,
     SlotActive,
     SlotLost,
     SlotMissing,
@@ -31,12 +34,15 @@ from millrace.errors import (
     SourceUnreachable,
     TimedOut,
 )
-from millrace.ops.secrets import MASK, Secret, mask, without_references
+from millrace.ops.secrets import MASK, NOWHERE, Places, Secret, mask, without_references
 from millrace.wire.pg.types import SESSION_SETTINGS as PRINTING
 
 CONNECT_S = 10             # per host of the URL
 SILENCE_S = 30             # a peer that acknowledges nothing for this long is dead
+PASSWORDS_MASKED = 4       # a message about the password before a rotation may come after it
 APPLICATION_BYTES_MAX = 63
+FILES = ("passfile", "sslkey", "sslkeylogfile")      # of libpq's parameters: they hold secrets
+SERVICES = ("service", "servicefile")
 
 Rows = tuple[Any, ...]
 Connection = psycopg.AsyncConnection[Rows]
@@ -55,12 +61,24 @@ SESSION_SETTINGS: Mapping[str, str] = {
 }
 
 
-def check_url(url: str) -> None:
-    """Refuses what can be no PostgreSQL URL whatever its references stand for."""
+def check_url(url: str, places: Places) -> None:
+    """Refuses what can be no PostgreSQL URL whatever its references stand for, and what leads where it may not."""
     try:
-        conninfo_to_dict(without_references(url))
-    except psycopg.ProgrammingError:   # its text repeats parts of the URL, maybe of the password
+        parts = conninfo_to_dict(without_references(url))
+    except (psycopg.ProgrammingError, ValueError):   # its text repeats parts of the URL, maybe of the password
         raise _no_url(url) from None
+    places.check(url)
+    check_files(parts, places)
+
+
+def check_files(parts: Mapping[str, Any], places: Places) -> None:
+    """Files that libpq reads or writes by itself because the URL names them are held to the same places."""
+    for name in FILES:
+        if parts.get(name):
+            places.path_of(str(parts[name]))
+    for name in SERVICES:
+        if parts.get(name):
+            raise ReferenceRefused(f"{name}=: a URL names its host and user itself; leave it out")
 
 
 def _no_url(url: str) -> ConfigError:
@@ -86,18 +104,31 @@ class _Connection(psycopg.AsyncConnection[Rows]):
 
 
 class Database:
-    """Where a source's database is and how to come in. Printing it shows no password."""
+    """Where a source's database is and how to come in. Printing it shows no password.
 
-    def __init__(self, url: str, *, source: str = "", epoch: int = 0,
+    Promise: every connection is made with what the URL's references hold at that moment. ConfigError: a reference leads
+    nowhere, or where it may not (`places`), or the URL is none; at construction as at each connect."""
+
+    def __init__(self, url: str, *, source: str = "", epoch: int = 0, places: Places = NOWHERE,
                  environ: Mapping[str, str] = os.environ) -> None:
         self.source = source
         self.epoch = epoch
-        self._url = Secret.expand(url, environ)
+        self._url, self._places, self._environ = url, places, environ
+        self._passwords: deque[str] = deque(maxlen=PASSWORDS_MASKED)
+        self._parts: dict[str, Any] = self._resolved()
+
+    def _resolved(self) -> dict[str, Any]:
+        """The URL's parts now. The only place where its references are resolved."""
+        url = Secret.expand(self._url, self._environ, places=self._places)
         try:
-            self._parts: dict[str, Any] = conninfo_to_dict(self._url.reveal())
-        except psycopg.ProgrammingError:   # its text repeats parts of the URL, maybe of the password
-            raise _no_url(url) from None
-        self._password = str(self._parts.get("password") or "")
+            self._parts = conninfo_to_dict(url.reveal())
+        except (psycopg.ProgrammingError, ValueError):   # its text repeats parts of the URL, maybe of the password
+            raise _no_url(self._url) from None
+        check_files(self._parts, self._places)
+        password = str(self._parts.get("password") or "")
+        if password and password not in self._passwords:
+            self._passwords.append(password)
+        return self._parts
 
     def __repr__(self) -> str:
         return f"Database({self.address})"
@@ -110,9 +141,9 @@ class Database:
         return f"{part['user'] or 'default user'}@{at}{part['port'] and ':' + part['port']}/{part['dbname']}"
 
     def masked(self, text: str) -> str:
-        """`text` without our password, however libpq or the server came to repeat it."""
-        if self._password:
-            for form in (self._password, quote(self._password, safe="")):
+        """`text` without our passwords, however libpq or the server came to repeat them."""
+        for password in self._passwords:
+            for form in (password, quote(password, safe="")):
                 text = text.replace(form, MASK)
         return mask(text)
 
@@ -138,24 +169,25 @@ class Database:
             return psycopg.connect(self.conninfo(settings), autocommit=True)
 
     def conninfo(self, settings: Mapping[str, str] | None = None, *, replication: bool = False) -> str:
-        """Holds the password: for psycopg only."""
+        """Holds the present password: for psycopg only, and for this one connect."""
+        parts = self._resolved()
         merged = {**SESSION_SETTINGS, **(settings or {})}
         options = " ".join(f"-c {name}={_option(value)}" for name, value in merged.items())
         own = {
             "application_name": self.application_name,
             "client_encoding": "UTF8",
-            "options": f"{self._parts.get('options') or ''} {options}".strip(),
+            "options": f"{parts.get('options') or ''} {options}".strip(),
             "fallback_application_name": None,
         }
         usual: dict[str, Any] = {
             "connect_timeout": CONNECT_S, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
             "tcp_user_timeout": SILENCE_S * 1000,
         }
-        if "," in str(self._parts.get("host") or self._parts.get("hostaddr") or ""):
+        if "," in str(parts.get("host") or parts.get("hostaddr") or ""):
             usual["target_session_attrs"] = "primary"     # one of several: the one that has the slot
         if replication:
             own["replication"] = "database"
-        return make_conninfo("", **{**usual, **self._parts, **own})
+        return make_conninfo("", **{**usual, **parts, **own})
 
     # -- errors ------------------------------------------------------------------------------------------------------
 
@@ -172,7 +204,15 @@ class Database:
     def error(self, error: psycopg.Error, doing: str) -> MillraceError:
         kind = classify(error)
         said = " ".join(str(error).split())
-        return kind(self.masked(f"{doing}: {self.address}: {said}"))
+        return kind(self.masked(f"{doing}: {self.address}: {said}{self._remedy(error)}"))
+
+    def _remedy(self, error: psycopg.Error) -> str:
+        """Of a refusal whose text does not say what would end it."""
+        if error.sqlstate != "42501" or "row-level security" not in str(error):
+            return ""
+        role = str(self._parts.get("user") or "").replace('"', '""')
+        return (f'; the copy would lack rows: let somebody who may run: ALTER ROLE "{role}" BYPASSRLS; or leave the '
+                "table out by the source's rules")
 
 
 def application_name(source: str, epoch: int) -> str:

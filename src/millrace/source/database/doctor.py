@@ -16,6 +16,7 @@ from millrace.core.sources.registry import slot_name
 from millrace.core.sources.table_rules import TableRules
 from millrace.errors import MillraceError
 from millrace.model.sources import SourceSpec
+from millrace.ops.secrets import ANYWHERE
 from millrace.source.database import sql as texts
 from millrace.source.database.catalog import quoted
 from millrace.source.database.connect import Connection, Database
@@ -61,7 +62,7 @@ async def diagnose(url: str, rules: Sequence[str] = ("*.*",), source: SourceSpec
     """All findings, the worst first. A database that cannot be reached is a finding as well."""
     parsed = TableRules(rules)
     try:
-        database = Database(url, source="doctor")
+        database = Database(url, source="doctor", places=ANYWHERE)
         connection = await database.connect()
     except MillraceError as error:
         return [say("error", "connect", str(error))]

@@ -74,7 +74,7 @@ async def _rights(connection: Connection, tables: Iterable[Table], role: str) ->
 async def _may_publish(connection: Connection, tables: Iterable[Table], source: SourceSpec | None,
                        role: str) -> list[Finding]:
     """Publishing takes ownership; a publication made by somebody who has it serves as well."""
-    name = publication_name(source) if source is not None else "millrace_NAME"
+    name = publication_name(source) if source is not None else ""
     publication = await find_publication(connection, name)
     inside = await published(connection, name)
     fit = [t for t in tables if t.oid not in inside and unfit(t, carry_whole=False) is None]
@@ -84,9 +84,13 @@ async def _may_publish(connection: Connection, tables: Iterable[Table], source: 
         row = await cursor.fetchone()
         if row is not None and row[0] and not statements:
             return []
+        if source is None:
+            return [say("warning", "publish", f"role {role} may not make the publication itself (it must own the "
+                        "tables and have CREATE on the database); let their owner or a superuser make it. It is named "
+                        "after the source: doctor … --name SOURCE prints the statements")]
         create = f"CREATE PUBLICATION {quoted(name)} WITH (publish_via_partition_root = true);"
         everything = [create, *(texts.publish(name, t.schema, t.name) for t in fit)]
-        return [say("error" if source is not None else "warning", "publish",
+        return [say("error", "publish",
                     f"role {role} may not make the publication itself (it must own the tables and have CREATE on the "
                     "database); let their owner or a superuser make it", *everything)]
     return []       # coverage is looked at with the publication

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import psycopg
 
+from millrace import limits
+from millrace.core.durations import YEAR_S, duration_text
 from millrace.core.sources.reader import ServerFacts, SlotFacts
 from millrace.errors import SlotActive, SlotLost
 from millrace.model.tables import Lsn, parse_lsn
@@ -20,7 +22,6 @@ from millrace.source.database.connect import epoch_of
 
 Connection = psycopg.AsyncConnection[Any]
 
-WARN_LEFT, URGENT_LEFT = 0.5, 0.2     # shares of the budget that are left
 RATE_WINDOW_S = 300.0                 # long enough to see through a checkpoint, short enough to see a bulk load
 FREE_SLOT_S = 10.0                    # a terminated sender is gone in milliseconds; one in a long spill takes seconds
 FREE_SLOT_POLL_S = 0.05
@@ -181,6 +182,8 @@ class SlotGuard:
         if left is not None and state.safe_wal_bytes is not None:
             left = max(0, min(left, state.safe_wal_bytes))
         full_in_s = left / rate if left is not None and rate > 0 else None
+        if full_in_s is not None and full_in_s > YEAR_S:
+            full_in_s = None                             # a server that writes next to nothing: it does not fill
         level = _level(left, budget, state.wal_status)
         return Health(level, state.retained_bytes, budget, left, rate, full_in_s, _said(level, left, budget, full_in_s))
 
@@ -199,14 +202,14 @@ def _level(left: int | None, budget: int | None, wal_status: str) -> Literal["ok
         return "urgent"
     if left is None or not budget:
         return "ok"
-    if left <= budget * URGENT_LEFT:
+    if left <= budget * limits.SLOT_URGENT_LEFT:
         return "urgent"
-    return "warn" if left <= budget * WARN_LEFT else "ok"
+    return "warn" if left <= budget * limits.SLOT_WARN_LEFT else "ok"
 
 
 def _said(level: str, left: int | None, budget: int | None, full_in_s: float | None) -> str:
     if level == "ok" or left is None or not budget:
         return "" if level == "ok" else "the slot's WAL is no longer reserved; the next checkpoint may take it away"
-    when = f", full in {full_in_s:.0f} s at the present rate" if full_in_s is not None else ""
+    when = f", full in {duration_text(full_in_s)} at the present rate" if full_in_s is not None else ""
     return (f"{100 * left / budget:.0f} % of the WAL budget is left ({left >> 20} of {budget >> 20} MiB{when}); "
             "the reader must catch up, or raise max_slot_wal_keep_size")

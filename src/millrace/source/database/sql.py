@@ -12,8 +12,10 @@ from collections.abc import Iterable
 from psycopg import sql
 
 from millrace.source.database.catalog import quoted
+from millrace.wire.pg.facts import TYPES
 
 QUERY_CHARS_MAX = 10_000      # of a statement's text, for people
+DEFAULT_CHARS_MAX = 1_000     # of a column's default, for descriptions of rows
 
 # A row filter on the tag of the outer statement: CREATE SCHEMA may hold CREATE TABLE.
 _TAGS = ("CREATE TABLE", "CREATE TABLE AS", "SELECT INTO", "ALTER TABLE", "CREATE SCHEMA")
@@ -94,6 +96,17 @@ _TELL = """
                    ORDER BY a.attnum), '[]')
             FROM pg_attribute a
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''),
+        'defaults', (
+            SELECT coalesce(json_agg(left(pg_get_expr(d.adbin, d.adrelid), {default_chars}) ORDER BY a.attnum), '[]')
+            FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''),
+        'key', (
+            SELECT coalesce(json_agg(a.attname ORDER BY p.place), '[]')
+            FROM unnest(k.columns) WITH ORDINALITY p(attnum, place)
+            JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = p.attnum),
+        'types', (
+            SELECT coalesce(json_agg(json_build_array(t.oid, t.kind, t.name, t.labels, t.typmod, t.inner_oid)), '[]')
+            FROM ({types}) t),
         'query', left(current_query(), {chars}))::text, 'UTF8'))
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN LATERAL (
@@ -134,7 +147,8 @@ END"""
 
 def trigger_bodies(source: str) -> tuple[str, str]:
     """Of the two functions; compared with what is there, so that an unchanged set-up is left alone."""
-    names = {"prefix": literal(message_prefix(source)), "chars": QUERY_CHARS_MAX}
+    names = {"prefix": literal(message_prefix(source)), "chars": QUERY_CHARS_MAX, "default_chars": DEFAULT_CHARS_MAX,
+             "types": TYPES.format(columns="a.attrelid = c.oid")}
     tell = _TELL.format(**names)
     return _ON_DDL.format(tell=tell, **names), _ON_DROP.format(tell=tell, **names)
 

@@ -2,7 +2,7 @@
 
 In: decisions over the replayed state. Out: their replies, once the records are durable. Promise: one decision at a
 time; records are written under our epoch only, so a newer reader makes every later call raise Deposed; an append whose
-answer was lost is found or repeated, never doubled.
+answer was lost, or whose caller was cancelled, is found or decided again, never doubled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 from millrace import limits
 from millrace.core.decision import SourceDecision
 from millrace.core.sources.registry import SourceState, office
-from millrace.errors import Deposed, StoreUnreachable
+from millrace.errors import Deposed, IndexConflict, StoreUnreachable
 from millrace.model.sources import SourceRecords, decode_source, encode_record
 from millrace.store.contract import Candidate, Store
 
@@ -31,6 +31,7 @@ class SourceOffice:
         self._store, self._office, self.epoch = store, office(source), epoch
         self._lock = asyncio.Lock()
         self._index = 0
+        self._in_doubt = False      # an append was sent whose end nobody has seen: it may stand behind `_index`
         self.state = SourceState(source)
 
     async def open(self, candidate: Candidate) -> None:
@@ -42,12 +43,20 @@ class SourceOffice:
         await self._catch_up()
 
     async def decide(self, decision: Callable[[SourceState], SourceDecision[Reply]]) -> Reply:
-        """Writes what `decision` says about the state as it is now."""
+        """Writes what `decision` says about the state as it is now. An append that was cancelled may arrive at any
+        time: what it left is replayed, and the decision is made again over the state with it."""
         async with self._lock:
-            made = decision(self.state)
-            for records in _groups(made.records):
-                await self._append(records)
-            return made.reply
+            while True:
+                if self._in_doubt:
+                    await self._catch_up()
+                    self._in_doubt = False
+                made = decision(self.state)
+                try:
+                    for records in _groups(made.records):
+                        await self._append(records)
+                    return made.reply
+                except IndexConflict:
+                    self._in_doubt = True
 
     async def record(self, records: Sequence[SourceRecords]) -> None:
         """Durable and replayed when it returns."""
@@ -61,20 +70,22 @@ class SourceOffice:
 
     async def _append(self, records: Sequence[SourceRecords]) -> None:
         encoded = [encode_record(record) for record in records]
-        while True:
-            try:
-                self._index = await self._store.append(self._office, self.epoch, self._index, encoded)
-                break
-            except StoreUnreachable:
-                # It may have happened: only we write under this epoch, so what stands there now is what we sent.
-                await asyncio.sleep(_AGAIN_S)
-                if await self._catch_up():
-                    return
-        for record in records:
-            self.state.replay(record)
+        self._in_doubt = True
+        try:
+            self._index = await self._store.append(self._office, self.epoch, self._index, encoded)
+        except StoreUnreachable as error:
+            await asyncio.sleep(_AGAIN_S)
+            found = await self._catch_up()
+            if found[:len(encoded)] != encoded:          # not there, or behind what a cancelled append has left
+                raise IndexConflict(f"{self._office}: an append without an answer is decided again") from error
+        else:
+            for record in records:
+                self.state.replay(record)
+        self._in_doubt = False
 
-    async def _catch_up(self) -> bool:
-        found = False
+    async def _catch_up(self) -> list[bytes]:
+        """Replays and returns what stands behind the last index. Only we write under this epoch: all of it is ours."""
+        found: list[bytes] = []
         while True:
             try:
                 page = await self._store.read(self._office, self._index, _READ)
@@ -83,7 +94,8 @@ class SourceOffice:
                 continue
             for index, data in page:
                 self.state.replay(decode_source(data))
-                self._index, found = index, True
+                self._index = index
+                found.append(data)
             if not page:
                 return found
 

@@ -22,16 +22,20 @@ import psycopg
 from millrace import limits
 from millrace.core.backoff import wait_after
 from millrace.core.sources.copies import Attempt
+from millrace.core.sources.joining import Seen
 from millrace.core.sources.keeper import uncopied
+from millrace.core.sources.moves import Key
 from millrace.core.sources.reader import Broken, Resume, ServerFacts, judge
 from millrace.core.sources.registry import SourceState, kept_configs, progress_topic
 from millrace.errors import (
+    ConfigError,
     Deposed,
     InvalidProducerEpoch,
     MillraceError,
     OutOfOrderSequence,
     PublicationMissing,
     SlotActive,
+    SourceAuthFailed,
     SourceNotReady,
     SourceUnreachable,
     SpoolFull,
@@ -40,13 +44,15 @@ from millrace.errors import (
     UserError,
 )
 from millrace.log.client import LogClient
-from millrace.model.progress import ProgressRecord, SchemaVersion
+from millrace.model.progress import CopyStarted, ProgressRecord, SchemaVersion
 from millrace.model.sources import SourceSpec
-from millrace.model.tables import TableSchema, lsn_text
+from millrace.model.tables import Lsn, TableSchema, lsn_text
 from millrace.ops.logging import get_logger
 from millrace.ops.ports import Ports
+from millrace.ops.secrets import NOWHERE, Places
 from millrace.source.copying.copier import Copier
 from millrace.source.copying.processes import ChunkRunner
+from millrace.source.copying.snapshot import SnapshotHolder
 from millrace.source.database.connect import Connection, Database
 from millrace.source.database.guard import SlotGuard, free_slot, server_facts, slot_state
 from millrace.source.database.setup import Setup
@@ -68,6 +74,12 @@ log = get_logger("source.reader")
 
 # A newer reader runs, or only a new epoch can go on: nothing to try again here.
 OVER = (Deposed, InvalidProducerEpoch, StaleToken, OutOfOrderSequence, EpochUsed)
+
+HELD_UP = "put right what `why` says (`millrace doctor` checks what the role may do); it is tried again by itself"
+# The URL does not let us in as it stands; its references are resolved at every connect.
+LOCKED_OUT = (SourceAuthFailed, ConfigError)
+LET_IN = ("see that user, password and database of the source's URL are right; what stands behind ${file:…} is read at "
+          "every connect: write the present password there, and it goes on by itself")
 
 
 class _CopyHost:
@@ -91,14 +103,15 @@ class SourceReader:
     def __init__(
         self, spec: SourceSpec, *, epoch: int, store: Store, candidate: Candidate, client: LogClient,
         bootstrap: Sequence[str], spool_dir: str, ports: Ports, runner: ChunkRunner | None = None,
-        copy_parallel: int = limits.COPY_PARALLEL, floor_move_s: float = limits.FLOOR_MOVE_S,
+        copy_parallel: int = limits.COPY_PARALLEL, floor_move_s: float = limits.FLOOR_MOVE_S, places: Places = NOWHERE,
     ) -> None:
         self._spec, self._epoch, self._client, self._ports = spec, epoch, client, ports
         self._candidate, self._bootstrap, self._runner = candidate, tuple(bootstrap), runner
         self._copy_parallel, self._floor_move_s = copy_parallel, floor_move_s
         self._spool_dir = os.path.join(spool_dir, spec.name)
         self._office = SourceOffice(store, spec.name, epoch)
-        self._database = Database(spec.url, source=spec.name, epoch=epoch)
+        self._places = places
+        self._database = Database(spec.url, source=spec.name, epoch=epoch, places=places)
         self._setup = Setup(self._database, spec)
         self._status = ReaderStatus(since=ports.clock.now(), why="waits for its turn")
         self._watch = SlotWatch(
@@ -124,12 +137,25 @@ class SourceReader:
             pending_bytes=self._shared.lanes.pending_bytes if self._shared is not None else 0)
         if status.state == "streaming" and (any(copy.state != "done" for copy in copies) or uncopied(self.state)):
             status.state = "copying"
+        if status.state == "copying" and not status.why:
+            self._tell_held_up(status)
         silent_s = self._shared.lanes.silent_s if self._shared is not None else 0.0
         if status.state in ("streaming", "copying") and silent_s > limits.LOG_SILENT_S:
             status.since = self._ports.clock.now() - silent_s
             status.state, status.why = "waiting", "the log does not acknowledge what was handed to it"
             status.next_step = "if it stays so, see whether the brokers are well: millrace status"
+        if status.state in ("streaming", "copying") and status.refused:
+            status.why = f"{status.refused}; changes still come by the open connection, copies and checks wait"
+            status.next_step, status.code = LET_IN, SourceAuthFailed.code
         return status
+
+    def _tell_held_up(self, status: ReaderStatus) -> None:
+        """The copy that has failed most often, if one has: the source is not further until somebody acts."""
+        worst = max(status.copies, key=lambda copy: copy.failures, default=None)
+        if worst is not None and worst.failures and worst.oid in self.state.tables:
+            table = self.state.tables[worst.oid]
+            status.why = f"copy of {table.schema}.{table.name}: {worst.why}"
+            status.next_step = HELD_UP
 
     async def copy_table(self, name: str) -> int:
         """A new copy of one table, `schema.name`, by windows beside the stream; its number."""
@@ -181,6 +207,7 @@ class SourceReader:
 
     def _count_partitions(self, shared: Shared) -> None:
         shared.partitions = {oid: table.partitions for oid, table in self.state.tables.items()}
+        shared.seen = {oid: Seen.parse(table.seen) for oid, table in self.state.tables.items() if table.seen}
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -220,17 +247,23 @@ class SourceReader:
 
     async def _pause(self, error: BaseException, failures: int) -> None:
         why = self._database.masked(" ".join(str(error).split())) or type(error).__name__
+        code = error.code if isinstance(error, MillraceError) else SourceUnreachable.code
         if isinstance(error, SlotActive):
-            news = self._say("waiting", why)
+            news = self._say("waiting", why, code=code)
         elif isinstance(error, SpoolFull):
-            news = self._say("failed", why, next_step="free disk space, or raise logical_decoding_work_mem there")
+            step = "free disk space, or raise logical_decoding_work_mem there"
+            news = self._say("failed", why, next_step=step, code=code)
+        elif isinstance(error, LOCKED_OUT):
+            news = self._say("failed", why, next_step=LET_IN, code=SourceAuthFailed.code)
         elif isinstance(error, UserError) and not error.retriable and not isinstance(error, PublicationMissing):
-            news = self._say("failed", why, next_step="see what `millrace doctor` says; then it goes on by itself")
+            step = "see what `millrace doctor` says; then it goes on by itself"
+            news = self._say("failed", why, next_step=step, code=code)
         else:
-            news = self._say("retrying", why)
+            news = self._say("retrying", why, code=code)
         if news:
             log.warning("the stream ended", source=self._spec.name, state=self._status.state, why=why)
-        wait = wait_after(failures + 1, first_s=limits.SOURCE_RETRY_MIN_S, most_s=limits.SOURCE_RETRY_MAX_S)
+        most_s = limits.SOURCE_REFUSED_RETRY_S if isinstance(error, LOCKED_OUT) else limits.SOURCE_RETRY_MAX_S
+        wait = wait_after(failures + 1, first_s=limits.SOURCE_RETRY_MIN_S, most_s=most_s)
         await asyncio.sleep(self._ports.random.uniform(*wait))
 
     async def _connect(self, shared: Shared) -> None:
@@ -293,10 +326,11 @@ class SourceReader:
     async def _start(self, shared: Shared, resume: Resume, server: ServerFacts, connection: Connection) -> None:
         keeper = Keeper(
             spec=self._spec, database=self._database, setup=self._setup, watch=self._watch, office=self._office,
-            shared=shared, debts=Debts(self._office, shared.lanes, self._plan_windows))
+            shared=shared, plan_joined=self._plan_joined,
+            debts=Debts(self._office, shared.lanes, self._plan_windows, self._plan_keys))
         news = News(
             stranger=keeper.stranger, altered=keeper.altered, ddl=keeper.ddl, high_mark=self._high_mark,
-            oversize=keeper.oversize)
+            oversize=keeper.oversize, joined=keeper.joined, moved=keeper.moved)
         for lost in resume.lost:
             await keeper.debts.owe(lost.oid, lost.reason)
         stream = await Stream.open(
@@ -323,6 +357,7 @@ class SourceReader:
         assert self._session is not None
         assert self._keeper is not None
         assert self._copying is not None
+        self._status.refused = ""
         self._say("streaming")
         log.info("streaming", source=self._spec.name, epoch=self._epoch, generation=self.state.generation,
                  resolved=lsn_text(self._session.core.resolved))
@@ -335,7 +370,7 @@ class SourceReader:
 
     def _new_copier(self, shared: Shared) -> Copier:
         host = _CopyHost(self._spec, self._epoch, self._office, self._client, shared)
-        return Copier(host, self._ports, bootstrap=self._bootstrap, runner=self._runner,
+        return Copier(host, self._ports, bootstrap=self._bootstrap, runner=self._runner, places=self._places,
                       parallel=self._copy_parallel)
 
     def _run_copier(self, copier: Copier, server: ServerFacts) -> None:
@@ -360,9 +395,17 @@ class SourceReader:
             await self._copier.close()           # also of one that was cancelled before its first step
         self._copier = self._copying = None
 
-    async def _plan_windows(self, table: TableSchema) -> int:
+    async def _plan_joined(self, table: TableSchema, at: Lsn, holder: SnapshotHolder) -> CopyStarted:
         assert self._copier is not None
-        return await self._copier.plan_windows(table)
+        return self.state.copies.by_id[await self._copier.plan_joined(table, at, holder)].started()
+
+    async def _plan_windows(self, table: TableSchema, why: str) -> int:
+        assert self._copier is not None
+        return await self._copier.plan_windows(table, why=why)
+
+    async def _plan_keys(self, table: TableSchema, keys: Sequence[Key]) -> int:
+        assert self._copier is not None
+        return await self._copier.plan_keys(table, keys)
 
     def _high_mark(self, attempt: Attempt) -> None:
         if self._copier is not None:
@@ -370,8 +413,8 @@ class SourceReader:
 
     # -- status ------------------------------------------------------------------------------------------------------
 
-    def _say(self, state: ReaderState, why: str = "", *, next_step: str = "") -> bool:
-        return self._status.say(state, why, now=self._ports.clock.now(), next_step=next_step)
+    def _say(self, state: ReaderState, why: str = "", *, next_step: str = "", code: str = "") -> bool:
+        return self._status.say(state, why, now=self._ports.clock.now(), next_step=next_step, code=code)
 
 
 async def _refuse_standby(connection: Connection) -> None:

@@ -61,7 +61,8 @@ async def scan(client: LogClient, lanes: Lanes, state: SourceState) -> Standing:
     tails = await _tails(client, tables, ends, fold.mark, state.generation)
     resolved = fold.mark.resolved if fold.mark is not None else -1
     return Standing(
-        mark=fold.mark, schemas=fold.schemas(resolved), tails=tails,
+        mark=fold.mark, tails=tails,
+        schemas=fold.schemas(resolved, [oid for oid, table in tables.items() if table.state == "dropped"]),
         restate=fold.restated(resolved) if fold.count > limits.PROGRESS_READ_RECORDS else [],
         log_ends={p: one.end for p, one in ends.items()}, log_starts={p: one.start for p, one in ends.items()},
         high_marks=high_marks, named_lsn=fold.named_lsn)

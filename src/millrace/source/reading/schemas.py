@@ -1,7 +1,8 @@
 """What `progress` says: the last mark, and which schema of each table is in force where a reader goes on [S3, S7].
 
 In: the records of `progress`, in order. Out: the folded mark; per table the schema at the resumed position, which the
-decoder starts with; what was named behind that position, so that nothing is named twice.
+decoder starts with, and whether it was dropped there; what was named behind that position, so that nothing is named
+twice.
 Promise: the live catalogue plays no part: a schema comes from the record that was written when its change was read.
 
 A version with commit LSN -1 is known, for rows that a copy read ahead of the stream, but in force nowhere.
@@ -9,6 +10,7 @@ A version with commit LSN -1 is known, for rows that a copy read ahead of the st
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from uuid import UUID
 
 from millrace.core.sources.reader import Folded, fold
@@ -24,6 +26,7 @@ class ProgressFold:
         self._versions: dict[Oid, list[SchemaVersion]] = {}
         self._named: dict[Oid, Place] = {}
         self._ids: set[UUID] = set()
+        self._lives: Lives = {}
         self._full_seen = False
         self.count = 0                       # records read
         self.mark: Folded | None = None
@@ -43,6 +46,8 @@ class ProgressFold:
             self._name(record.table.oid, Place(record.commit_lsn, record.seq))
         elif isinstance(record, Change):
             self._name(record.oid, Place(record.commit_lsn, record.seq))
+            if record.kind in ("drop", "create"):
+                self._lives.setdefault(record.oid, []).append((record.commit_lsn, record.kind == "create"))
 
     def _name(self, oid: Oid, place: Place) -> None:
         self._named[oid] = max(self._named.get(oid, NOWHERE), place)
@@ -52,9 +57,10 @@ class ProgressFold:
         """The greatest commit LSN that a schema version or change names; -1: none does."""
         return max((place.commit_lsn for place in self._named.values()), default=-1)
 
-    def schemas(self, resolved: Lsn) -> Schemas:
+    def schemas(self, resolved: Lsn, dropped: Collection[Oid] = ()) -> Schemas:
+        """`dropped`: tables that the office knows as dropped; `progress` may begin behind the record of the drop."""
         in_force = {oid: version.table for oid, version in self._in_force(resolved).items()}
-        return Schemas(in_force, dict(self._named), set(self._ids))
+        return Schemas(in_force, dict(self._named), set(self._ids), lives=self._lives, dropped=dropped)
 
     def restated(self, resolved: Lsn) -> list[SchemaVersion]:
         """What a reader that begins to read behind all this must find: schemas in force, and what was named since."""
@@ -71,11 +77,17 @@ class ProgressFold:
         return found
 
 
+Lives = dict[Oid, list[tuple[Lsn, bool]]]        # of a table, in order: dropped (False) or back (True) at this commit
+
+
 class Schemas:
     """Schemas in force, and the places named so far. One per generation; lives over reconnects."""
 
-    def __init__(self, in_force: dict[Oid, TableSchema], named: dict[Oid, Place], ids: set[UUID]) -> None:
+    def __init__(self, in_force: dict[Oid, TableSchema], named: dict[Oid, Place], ids: set[UUID], *,
+                 lives: Lives | None = None, dropped: Collection[Oid] = ()) -> None:
         self.in_force = in_force
+        self._lives: Lives = lives if lives is not None else {}
+        self._dropped = frozenset(dropped)
         self.ids = ids                       # of every version that stands in `progress`, in force or not
         self._named = named
         self._history: dict[Oid, list[tuple[Place, TableSchema]]] = {
@@ -111,7 +123,20 @@ class Schemas:
                 self._history[oid] = history[len(passed) - 1:]
         return found
 
-    def forget(self, oid: Oid) -> None:
-        """The table is gone."""
-        self.in_force.pop(oid, None)
-        self._history.pop(oid, None)
+    def lived(self, oid: Oid, commit_lsn: Lsn, *, is_there: bool) -> None:
+        """The table was dropped, or is back. Read again after a reconnect, it changes nothing."""
+        lives = self._lives.setdefault(oid, [])
+        if not lives or lives[-1][0] < commit_lsn:
+            lives.append((commit_lsn, is_there))
+
+    def dropped_at(self, resolved: Lsn) -> set[Oid]:
+        """Behind all commits up to `resolved`. Whoever reads on from there must find the same tables dropped as every
+        other reader: which names are taken decides the places of changes."""
+        return {oid for oid in self._lives.keys() | self._dropped if not self._is_there(oid, resolved)}
+
+    def _is_there(self, oid: Oid, resolved: Lsn) -> bool:
+        lives = self._lives.get(oid)
+        if not lives:
+            return oid not in self._dropped
+        passed = [is_there for lsn, is_there in lives if lsn <= resolved]
+        return passed[-1] if passed else not lives[0][1]

@@ -13,14 +13,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 
 from millrace import limits
 from millrace.core.sources.copies import Attempt
+from millrace.core.sources.joining import Seen
 from millrace.core.sources.places import LastPlaces
 from millrace.core.sources.reader import Reader, Resume, fold
 from millrace.errors import MillraceError
@@ -36,10 +39,12 @@ from millrace.source.reading.spool import Spool
 from millrace.source.reading.status import Pace, ReaderStatus
 from millrace.source.reading.stream import Piece, Stream
 from millrace.wire.pg.chunks import Block, Plain, StreamAbort, StreamCommit, StreamSplitter
-from millrace.wire.pg.messages import Begin, Decoded, Item, Message, Relation, Rows, Truncate
+from millrace.wire.pg.messages import Begin, Decoded, Described, Evicted, Item, Message, Relation, Rows, Truncate
 from millrace.wire.pg.pgoutput import Decoder
 
 log = get_logger("source.session")
+
+NAME_TAKEN = "another table has its name"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +59,7 @@ class Shared:
     status: ReaderStatus
     partitions: dict[Oid, int]
     standing: Standing
+    seen: dict[Oid, Seen] = field(default_factory=dict)      # of tables that joined a short while ago
     base: int | None = None      # of `progress`: where the next reader may begin, once a full mark of ours stands there
 
     def restate(self, records: Sequence[ProgressRecord]) -> None:
@@ -82,6 +88,34 @@ class News:
     ddl: Callable[[dict[str, Any]], Awaitable[None]]
     high_mark: Callable[[Attempt], None]
     oversize: Callable[[TableSchema, Place, int], Awaitable[None]]
+    joined: Callable[[Oid], Awaitable[bool]]     # of a table without a topic, after whoever is about to give it one
+    moved: Callable[[Rows], Awaitable[None]]     # rows that may be such of key updates; before they can be resolved
+
+
+class _Content(msgspec.Struct):
+    """What of a logical message is used, and its types: whoever may write to the database may write such messages."""
+
+    kind: str = ""
+    oid: int = 0
+    query: str = ""
+    tag: str = ""
+    generation: int = 0
+    copy: int = 0
+    chunk: int = 0
+    attempt: int = 0
+
+
+_COPY_MARK = {"copy", "chunk", "attempt"}
+
+
+def _content(data: bytes) -> dict[str, Any] | None:
+    """None: not of our making."""
+    try:
+        kind = msgspec.json.decode(data, type=_Content).kind
+        content = msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return None if kind in ("low", "high") and not content.keys() >= _COPY_MARK else content
 
 
 class Session:
@@ -92,7 +126,8 @@ class Session:
         self._resolved_before = resume.resolved
         self.core = Reader(resume, system_id=system_id, timeline=timeline)
         known = shared.standing.schemas.at(resume.resolved)
-        self.decoder = Decoder(tables=known.values(), prefix=message_prefix(shared.source))
+        self.decoder = Decoder(tables=known.values(), prefix=message_prefix(shared.source),
+                               dropped=shared.standing.schemas.dropped_at(resume.resolved))
         self._splitter = StreamSplitter()
         self._kick = asyncio.Event()
         self.batcher = Batcher(
@@ -208,8 +243,14 @@ class Session:
                 await self._rows(item)
             case Relation():
                 await self._relation(item)
+            case Described():
+                if item.table.oid in self._shared.partitions:
+                    await self._use(item.table, Place(item.begin.commit_lsn, -1))
             case Truncate():
                 await self._truncate(item)
+            case Evicted():
+                for one in item.tables:
+                    await self._empty(Place(item.begin.commit_lsn, one.seq), one.oid, item.begin, NAME_TAKEN)
             case Message():
                 await self._message(item)
 
@@ -220,6 +261,11 @@ class Session:
             if not await self._news.stranger(rows.table, first):
                 return
             await self._use(rows.table, Place(first, -1))
+        if (seen := self._shared.seen.get(oid)) is not None:
+            rows = _unseen(rows, seen)
+            if not rows.batch.num_rows:
+                return
+        await self._news.moved(rows)
         last = rows.batch.num_rows - 1
         self._places.note(
             oid, Place(int(vector(rows.batch, "commit_lsn")[last]), int(vector(rows.batch, "seq")[last])))
@@ -259,25 +305,36 @@ class Session:
 
     async def _truncate(self, truncate: Truncate) -> None:
         for one in truncate.tables:
-            table = self._shared.standing.schemas.in_force.get(one.oid)
-            if one.oid in self._shared.partitions and table is not None:
+            if one.oid not in self._shared.partitions and not await self._news.joined(one.oid):
+                continue
+            seen, table = self._shared.seen.get(one.oid), self._shared.standing.schemas.in_force.get(one.oid)
+            if table is not None and (seen is None or not seen.shows(truncate.begin.xid)):
                 await self._change(Change(
                     self.core.generation, one.oid, truncate.begin.commit_lsn, one.seq, "truncate", table.id, None,
                     "", truncate.begin.commit_ts // 1000, truncate.begin.xid), table)
+
+    async def _empty(self, place: Place, oid: Oid, begin: Begin, why: str, *, is_back: bool = False) -> None:
+        """Nobody has truncated the table: what was told of it counts no more. `is_back`: it was told as dropped."""
+        table = self._shared.standing.schemas.in_force.get(oid)
+        if oid in self._shared.partitions and table is not None:
+            await self._change(Change(
+                self.core.generation, oid, *place, "create" if is_back else "truncate", table.id, None, why,
+                begin.commit_ts // 1000, begin.xid, begins=True), table)
 
     async def _change(self, change: Change, table: TableSchema) -> None:
         place = self._places.note(change.oid, Place(change.commit_lsn, change.seq))
         if self._is_new(change.oid, place):
             await self._shared.lanes.tell(change)
             self._shared.standing.schemas.named(change.oid, place)
+        if change.kind in ("drop", "create"):
+            self._shared.standing.schemas.lived(change.oid, change.commit_lsn, is_there=change.kind == "create")
         self.batcher.marker(change.oid, place, change, table.id)
 
     async def _message(self, message: Message) -> None:
         if message.prefix != message_prefix(self._shared.source) or message.begin is None:
             return
-        try:
-            content = msgspec.json.decode(message.content, type=dict[str, Any])
-        except msgspec.DecodeError:
+        content = _content(message.content)
+        if content is None:
             log.warning("a logical message under our prefix is not ours", source=self._shared.source)
             return
         match content.get("kind"):
@@ -290,6 +347,11 @@ class Session:
                     await self._news.ddl(content)
             case "drop":
                 await self._drop(content, message.begin)
+            case "empty" if content.get("generation") == self.core.generation:
+                oid = int(content.get("oid", 0))
+                place = self._places.behind(oid, message.begin.commit_lsn)
+                await self._empty(
+                    place, oid, message.begin, str(content.get("why", "")), is_back=bool(content.get("back")))
 
     def _copy_mark(self, content: dict[str, Any], lsn: Lsn) -> None:
         if content.get("generation") != self.core.generation or lsn <= self._resolved_before:
@@ -307,9 +369,12 @@ class Session:
         self._shared.lanes.append_progress(mark).add_done_callback(stands)
 
     async def _drop(self, content: dict[str, Any], begin: Begin) -> None:
+        """Also of a table that is about to get its topics: recorded as dropped and not told, it would stay in every
+        changefeed, and its rows under a name that is another table's by then."""
         oid = int(content.get("oid", 0))
+        is_here = oid in self._shared.partitions or await self._news.joined(oid)
         table = self._shared.standing.schemas.in_force.get(oid)
-        if oid in self._shared.partitions and table is not None:
+        if is_here and table is not None:
             await self._change(Change(
                 self.core.generation, oid, *self._places.behind(oid, begin.commit_lsn), "drop", None, table.id,
                 str(content.get("query", "")), begin.commit_ts // 1000, begin.xid), table)
@@ -355,6 +420,13 @@ class Session:
 
     def _now(self) -> float:
         return self._shared.clock.now()
+
+
+def _unseen(rows: Rows, seen: Seen) -> Rows:
+    """Without what the copy shows with which the table joined."""
+    xids = vector(rows.batch, "xid")
+    shown = [xid for xid in np.unique(xids).tolist() if seen.shows(xid)]
+    return rows._replace(batch=rows.batch.filter(pa.array(~np.isin(xids, shown)))) if shown else rows
 
 
 def cause_of(error: BaseException) -> BaseException:

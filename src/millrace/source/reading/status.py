@@ -44,7 +44,18 @@ class CopyStatus:
     bytes: int
     eta_s: float | None = None
     why: str = ""                            # what holds it up
+    failures: int = 0                        # attempts at one of its chunks, in a row
     attempts_on: dict[str, int] = field(default_factory=dict)   # of this life, by where they run or ran: spark, process
+
+
+@dataclass(frozen=True, slots=True)
+class Uncarried:
+    """Why a table that the rules take is not carried, and what would change that."""
+
+    schema: str
+    name: str
+    why: str
+    next_step: str
 
 
 @dataclass(slots=True)
@@ -69,17 +80,21 @@ class ReaderStatus:
     slot: SlotStatus = field(default_factory=SlotStatus)
     copies: list[CopyStatus] = field(default_factory=list)
     next_step: str = ""                      # what ends the state, where only somebody else can
+    code: str = ""                           # of the error behind `why`; empty: it is well, or no error is the reason
+    refused: str = ""                        # why new connections are refused while the stream goes on; empty: not
+    uncarried: tuple[Uncarried, ...] = ()    # tables that the rules take
     warnings: dict[str, str] = field(default_factory=dict)   # what is not well though it streams, by what it is about
     rows_per_s: float = 0.0                  # over the last seconds
     pending_bytes: int = 0                   # handed to the log, not acknowledged
     reconnects: int = 0
 
-    def say(self, state: ReaderState, why: str = "", *, now: float, next_step: str = "") -> bool:
+    def say(self, state: ReaderState, why: str = "", *, now: float, next_step: str = "",
+            code: str = "") -> bool:
         """True if it is news. `since` counts from when the state began."""
         news = (state, why) != (self.state, self.why)
         if state != self.state:
             self.since = now
-        self.state, self.why, self.next_step = state, why, next_step
+        self.state, self.why, self.next_step, self.code = state, why, next_step, code
         return news
 
     def warn(self, about: str, text: str) -> bool:

@@ -19,7 +19,7 @@ import psycopg
 from psycopg.pq.abc import PGconn
 
 from millrace import limits
-from millrace.errors import TimedOut
+from millrace.errors import Malformed, TimedOut
 from millrace.model.tables import Lsn, lsn_text
 from millrace.wire.pg.chunks import Chunk, join
 
@@ -181,6 +181,8 @@ class Stream:
                 if length < 0:
                     self._ended()
                 break
+            if length <= (_MESSAGE_AT if data[0] == _DATA else _KEEPALIVE_BODY.size):
+                raise Malformed(f"a message of the stream of {length} bytes")
             if data[0] == _DATA:
                 frames.append(data)
                 size += length

@@ -135,8 +135,15 @@ class PostgresServer:
         host = self.socket_dir.replace("/", "%2F")
         return f"postgresql://{user}:{password or self.password}@{host}:{self.port}/{database}"
 
-    def reference_url(self, database: str = "postgres") -> str:
-        return f"postgresql://postgres:${{file:{self.password_path}}}@127.0.0.1:{self.port}/{database}"
+    def reference_url(self, database: str = "postgres", *, secrets_dir: str = "") -> str:
+        """`secrets_dir`: of the cluster that reads it, where the password is written for its captures."""
+        path = self.password_path
+        if secrets_dir:
+            path = os.path.join(secrets_dir, f"postgres-{self.port}")
+            os.makedirs(secrets_dir, mode=0o700, exist_ok=True)
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+                file.write(self.password)
+        return f"postgresql://postgres:${{file:{path}}}@127.0.0.1:{self.port}/{database}"
 
     # -- life --------------------------------------------------------------------------------------------------------
 

@@ -46,10 +46,12 @@ class Key(IntEnum):
     FENCE_WRITER = 32100
     MOVE_POSITION = 32101
     FLOORS = 32102
+    PROVE = 32103
 
 
-PRIVATE = frozenset({Key.FENCE_WRITER, Key.MOVE_POSITION, Key.FLOORS})
-OWN_CLIENT_ID = "__millrace/"   # begins the client id of millrace's own client, which alone uses internal topics
+PRIVATE = frozenset({Key.FENCE_WRITER, Key.MOVE_POSITION, Key.FLOORS, Key.PROVE})
+PROOF_PURPOSE = "kafka port"    # of the proof that Prove carries
+OWN_CLIENT_ID = "__millrace/"   # begins the client id of millrace's own client, for people; it opens nothing
 
 # Some releases of librdkafka decide by Produce's lowest version whether a broker knows compression: offered from 3 on
 # they silently send gzip, snappy and lz4 uncompressed. 0 to 2 are offered and refused, as Apache Kafka does.

@@ -432,6 +432,14 @@ response
     refused: string
     error_message: string ?0+
     told: bytes ?0+
+
+api 32103 Prove 0-0 flexible 0
+request
+    message: bytes
+response
+    error_code: i16
+    error_message: string ?0+
+    message: bytes
 """
 
 TABLES = (DATA, CLUSTER, ADMIN, *GROUP_TABLES, PRIVATE)

@@ -123,6 +123,8 @@ class StreamSplitter:
 
     def _borders(self, chunk: Chunk) -> list[int]:
         starts = chunk.starts[:-1]
+        if chunk.count and int(np.diff(chunk.starts).min()) <= HEADER_BYTES:
+            raise Malformed("message without type")
         types = np.frombuffer(chunk.buffer, np.uint8)[starts + HEADER_BYTES]
         found: list[int] = np.flatnonzero(_BORDERS[types]).tolist()
         return found

@@ -15,7 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from millrace.errors import Malformed
-from millrace.model.tables import IDENTITY_FULL, Column, Lsn, Oid, TableSchema
+from millrace.model.tables import IDENTITY_FULL, Column, ColumnFacts, Lsn, Oid, TableSchema
+from millrace.wire.pg.facts import ordered, type_facts
 
 TRUNCATE_CASCADE, TRUNCATE_RESTART = 1, 2
 
@@ -61,6 +62,13 @@ class Truncate(NamedTuple):
     lsn: Lsn
 
 
+class Evicted(NamedTuple):
+    """Tables whose name another table has from here on. Where they are named otherwise by now their next rows tell."""
+
+    tables: tuple[Truncated, ...]
+    begin: Begin
+
+
 class Message(NamedTuple):
     """A logical message. `begin` is None if it is not transactional."""
 
@@ -78,7 +86,14 @@ class Rows(NamedTuple):
     batch: pa.RecordBatch  # of arrow_schema(table, before=before)
 
 
-Item = Relation | Truncate | Message | Rows
+class Described(NamedTuple):
+    """The catalogue says something else of the same schema: NOT NULL, a default, labels of an enum."""
+
+    table: TableSchema
+    begin: Begin
+
+
+Item = Relation | Described | Truncate | Evicted | Message | Rows
 
 
 class Decoded(NamedTuple):
@@ -176,6 +191,9 @@ class _Told(msgspec.Struct):
     name: str = ""
     identity: str = ""
     columns: tuple[tuple[int, str, int, int, str, bool, bool], ...] = ()
+    defaults: tuple[str | None, ...] = ()      # of each column; an earlier version's message has none of the last three
+    key: tuple[str, ...] = ()                  # its columns in their order
+    types: tuple[tuple[int, str, str, tuple[str, ...] | None, int, int], ...] = ()
 
 
 _told = msgspec.json.Decoder(_Told)
@@ -186,13 +204,44 @@ def table_told(content: bytes) -> TableSchema | None:
     where relation messages do not."""
     try:
         told = _told.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     if told.kind != "ddl" or not told.oid:
         return None
-    columns = tuple(Column(name, type_oid, typmod, is_key, type_name)
-                    for _, name, type_oid, typmod, type_name, _, is_key in told.columns)
-    return TableSchema(told.oid, told.schema, told.name, told.identity, columns)
+    types = {oid: rest for oid, *rest in told.types}
+    knows = len(told.defaults) == len(told.columns)
+    columns = tuple(
+        Column(name, type_oid, typmod, is_key, type_name, 0,
+               ColumnFacts(not_null, told.defaults[i], type_facts(type_oid, types)) if knows else None)
+        for i, (_, name, type_oid, typmod, type_name, not_null, is_key) in enumerate(told.columns))
+    return ordered(TableSchema(told.oid, told.schema, told.name, told.identity, columns), told.key)
+
+
+class LifeTold(NamedTuple):
+    """A table is dropped, or is back after it was told as dropped."""
+
+    oid: Oid
+    is_drop: bool
+
+
+class _Life(msgspec.Struct):
+    kind: str
+    oid: Oid = 0
+    back: bool = False
+
+
+_life = msgspec.json.Decoder(_Life)
+
+
+def life_told(content: bytes) -> LifeTold | None:
+    """What a logical message of ours tells of a table's end or return."""
+    try:
+        told = _life.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if not told.oid or not (told.kind == "drop" or (told.kind == "empty" and told.back)):
+        return None
+    return LifeTold(told.oid, told.kind == "drop")
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:

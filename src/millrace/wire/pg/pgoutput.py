@@ -13,23 +13,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
 import numpy as np
 
 from millrace.errors import Malformed
-from millrace.model.tables import IDENTITY_FULL, Lsn, Oid, TableSchema
+from millrace.model.tables import IDENTITY_FULL, ColumnFacts, Lsn, Oid, TableSchema
 from millrace.wire.pg.cells import Ints, View
 from millrace.wire.pg.chunks import HEADER_BYTES, Chunk
+from millrace.wire.pg.facts import described
 from millrace.wire.pg.messages import (
     TRUNCATE_CASCADE,
     TRUNCATE_RESTART,
     Begin,
     Decoded,
+    Described,
+    Evicted,
     Item,
+    LifeTold,
     Message,
     Relation,
     Rows,
     Truncate,
     Truncated,
+    life_told,
     read_message,
     read_relation,
     read_truncate,
@@ -52,11 +58,15 @@ class Decoder:
 
     `tables`: schemas known at that place; a relation message that says the same is no change. `keys`: names of the key
     columns of tables with identity FULL, whose relation messages do not tell; those of known tables are known, and our
-    event trigger's messages tell of changes. `prefix`: of logical messages to give.
+    event trigger's messages tell of changes. `prefix`: of logical messages to give. `dropped`: of `tables` those that
+    were dropped before that place: they hold no name.
+
+    seq counts the changes of a table in one transaction. A table that takes a name in a transaction goes on behind
+    everything that was told under that name in the same transaction: (commit LSN, seq) never goes back under a name.
     """
 
     def __init__(self, *, tables: Iterable[TableSchema] = (), keys: Mapping[Oid, Iterable[str]] | None = None,
-                 prefix: str = "millrace") -> None:
+                 prefix: str = "millrace", dropped: Iterable[Oid] = ()) -> None:
         self.tables: dict[Oid, TableSchema] = {table.oid: table for table in tables}
         self.open: Begin | None = None
         self._keys: dict[Oid, frozenset[str]] = {
@@ -68,6 +78,10 @@ class Decoder:
         self._relations: dict[Oid, bytes] = {}     # as last sent: most are sent again without a change
         self._transaction = 0                      # ascending number of the open transaction
         self._changes: dict[Oid, tuple[int, int]] = {}   # the transaction a table last changed in, and how often
+        self._told: dict[Oid, TableSchema] = {}    # by our event trigger, last
+        self._dropped: set[Oid] = set(dropped)
+        # By name: the transaction in which a table last gave it up, and the first seq that is free there.
+        self._given_up: dict[tuple[str, str], tuple[int, int]] = {}
 
     def set_keys(self, oid: Oid, names: Iterable[str]) -> None:
         """From the next relation message on. For identity FULL only."""
@@ -94,9 +108,11 @@ class Decoder:
         oid = int.from_bytes(data[:4], "big")
         if self._relations.get(oid) == data:
             return None
-        table = read_relation(data).table(self._keys.get(oid), self._type_names)
-        self._relations[oid] = data
         previous = self.tables.get(oid)
+        table = described(read_relation(data).table(self._keys.get(oid), self._type_names),
+                          self._told.get(oid, previous))
+        self._relations[oid] = data
+        table = _keyed(table, previous)
         return None if previous is not None and previous.id == table.id else table
 
     def _next_seq(self, oid: Oid, transaction: int) -> int:
@@ -108,6 +124,42 @@ class Decoder:
     def _carried(self, oid: Oid, transaction: int) -> int:
         last, count = self._changes.get(oid, (-1, 0))
         return count if last == transaction else 0
+
+    def _holders(self, table: TableSchema) -> list[Oid]:
+        """Other tables that have its name, as far as the stream has told."""
+        return [oid for oid, other in self.tables.items()
+                if oid != table.oid and oid not in self._dropped and _name(other) == _name(table)]
+
+    def _give_up(self, table: TableSchema, transaction: int) -> None:
+        """Its name; what comes next under it in this transaction stands behind all that the table had there."""
+        free = max(self._free(table, transaction), self._carried(table.oid, transaction))
+        self._given_up[_name(table)] = transaction, free
+
+    def _take_name(self, table: TableSchema, transaction: int) -> None:
+        count = self._carried(table.oid, transaction)
+        if (free := self._free(table, transaction)) > count:
+            self._changes[table.oid] = transaction, free
+
+    def _free(self, table: TableSchema, transaction: int) -> int:
+        last, seq = self._given_up.get(_name(table), (-1, 0))
+        return seq if last == transaction else 0
+
+
+def _name(table: TableSchema) -> tuple[str, str]:
+    return table.schema, table.name
+
+
+def _keyed(table: TableSchema, previous: TableSchema | None) -> TableSchema:
+    """A table that has lost its key, or whose identity is nothing, keeps the key that it had as long as its columns are
+    there: its rows are told by it until it is taken out of the stream, and copied when it comes back [S12]."""
+    if previous is None or table.keys or not previous.keys or table.identity == IDENTITY_FULL:
+        return table
+    places = {previous.columns[i].name: previous.columns[i].key_place for i in previous.keys}
+    if not places.keys() <= {column.name for column in table.columns}:
+        return table
+    columns = tuple(msgspec.structs.replace(column, is_key=column.name in places, key_place=places.get(column.name, 0))
+                    for column in table.columns)
+    return msgspec.structs.replace(table, columns=columns)
 
 
 class _Pass:
@@ -206,11 +258,31 @@ class _Pass:
         if table is None:
             return done
         self._flush(done, i)                       # rows before it are of the schema before it
-        previous = self.decoder.tables.get(table.oid)
-        self.decoder.tables[table.oid] = table
-        seq = -1 if previous is None else self.decoder._next_seq(table.oid, self._number(i))
-        self.items.append(Relation(table, previous, self._begin(i), seq))
+        self._change(i, table)
         return i
+
+    def _change(self, i: int, table: TableSchema) -> None:
+        """The table is another from here on."""
+        decoder, number = self.decoder, self._number(i)
+        previous = decoder.tables.get(table.oid)
+        is_named = previous is None or _name(previous) != _name(table)
+        if is_named:
+            self._evict(i, table)
+            decoder._take_name(table, number)
+        decoder.tables[table.oid] = table
+        seq = -1 if previous is None else decoder._next_seq(table.oid, number)
+        if is_named and previous is not None:
+            decoder._give_up(previous, number)
+        self.items.append(Relation(table, previous, self._begin(i), seq))
+
+    def _evict(self, i: int, table: TableSchema) -> None:
+        """A name is of one table at a time: whoever had this one has lost it, whether that was told or not."""
+        decoder, number = self.decoder, self._number(i)
+        if others := decoder._holders(table):
+            evicted = tuple(Truncated(oid, decoder._next_seq(oid, number)) for oid in others)
+            for oid in others:
+                decoder._give_up(decoder.tables[oid], number)
+            self.items.append(Evicted(evicted, self._begin(i)))
 
     def _number(self, i: int) -> int:
         return self.decoder._transaction + int(self.transaction[i])
@@ -228,22 +300,45 @@ class _Pass:
             return done
         self._flush(done, i)
         self.items.append(Message(prefix, content, lsn, self._begin(i) if transactional else None))
-        told = table_told(content)
-        if told is not None and transactional:
-            self._told(i, told)
+        if transactional:
+            told, said = table_told(content), life_told(content)
+            if told is not None:
+                self._told(i, told)
+            elif said is not None:
+                self._life(i, said)
         return i
+
+    def _life(self, i: int, said: LifeTold) -> None:
+        """A table was dropped: its name is free, behind the drop. Or it is back, under the name that it had."""
+        decoder = self.decoder
+        table = decoder.tables.get(said.oid)
+        if table is None:
+            return
+        if said.is_drop:
+            decoder._next_seq(said.oid, self._number(i))       # of the drop itself
+            decoder._give_up(table, self._number(i))
+            decoder._dropped.add(said.oid)
+        else:
+            decoder._dropped.discard(said.oid)
 
     def _told(self, i: int, table: TableSchema) -> None:
         """Our event trigger tells a change where it happens; a relation message would tell it before the next row."""
         if table.identity == IDENTITY_FULL:
             self.decoder.set_keys(table.oid, [table.columns[key].name for key in table.keys])
         previous = self.decoder.tables.get(table.oid)
-        if previous is None or not table.name or previous.id == table.id:
+        if not table.name:
             return
-        self.decoder.tables[table.oid] = table
+        table = _keyed(table, previous)
+        self.decoder._told[table.oid] = table
+        if previous is None:
+            return
+        if previous.id == table.id:
+            self.decoder.tables[table.oid] = table
+            if _facts(previous) != _facts(table):
+                self.items.append(Described(table, self._begin(i)))
+            return
         self.decoder._relations.pop(table.oid, None)   # what comes next is compared with what was told
-        seq = self.decoder._next_seq(table.oid, self._number(i))
-        self.items.append(Relation(table, previous, self._begin(i), seq))
+        self._change(i, table)
 
     def _lsn(self, i: int) -> Lsn:
         return int(self.view.i8[self.at[i] - HEADER_BYTES + 1])
@@ -279,4 +374,8 @@ class _Pass:
         self.items.append(Rows(table, run.before, run.batch))
 
 
-__all__ = ["Begin", "Decoded", "Decoder", "Item", "Message", "Relation", "Rows", "Truncate", "Truncated"]
+def _facts(table: TableSchema) -> tuple[ColumnFacts | None, ...]:
+    return tuple(column.facts for column in table.columns)
+
+
+__all__ = ["Begin", "Decoded", "Decoder", "Evicted", "Item", "Message", "Relation", "Rows", "Truncate", "Truncated"]

@@ -27,7 +27,9 @@ from millrace.model.feed_messages import (
     View,
 )
 from millrace.model.spans import TableId, whole
-from support_feeds import CLUSTER, HEARTBEAT_S, SESSION_S, Alone, free_port, play_alone, until
+from support_feeds import CLUSTER, HEARTBEAT_S, SESSION_S, Alone, play_alone, until
+from support_ports import free_port
+from support_secret import LINK_KEY
 
 FEED, OTHER = "orders", 9
 
@@ -51,9 +53,10 @@ class Story:
         self.heard: list[FeedMessages] = []
         self.capture = FeedCapture(
             me=a.me, incarnation=5, cluster_id=CLUSTER, session_s=session_s, ports=a.ports, store=a.store,
-            homes=a.homes, dispatching=a.dispatching, put_out=self.put_out.append, heartbeat_s=HEARTBEAT_S)
+            homes=a.homes, dispatching=a.dispatching, put_out=self.put_out.append, heartbeat_s=HEARTBEAT_S,
+            link_key=LINK_KEY)
         self.port = free_port()
-        self.other = Post(OTHER, 1, CLUSTER, a.ports, lambda _, message: self.heard.append(message))
+        self.other = Post(OTHER, 1, CLUSTER, a.ports, lambda _, message: self.heard.append(message), link_key=LINK_KEY)
         self.infos = [CaptureInfo(1, 5, "", 1, f"127.0.0.1:{self.port}"),
                       CaptureInfo(OTHER, 1, "", 1, f"127.0.0.1:{free_port()}", a.ports.processes.me())]
         self.leases = [Membership(a.plain, a.ports, info, session_s=60.0, lost=self.put_out.append)

@@ -10,17 +10,21 @@ from millrace.changefeed.feeds.post import Post
 from millrace.changefeed.members import CaptureInfo
 from millrace.core.feeds.effects import Send
 from millrace.link.pool import LinkPool
+from millrace.link.proving import Proving
 from millrace.model.feed_messages import EndMaintainer, FeedMessages
 from millrace.model.messages import Hello
-from millrace.ops.real import real_ports
+from millrace.ops.real import RealRandom, real_ports
 from millrace.wire import links
-from support_feeds import CLUSTER, free_port, until
+from support_feeds import CLUSTER, until
+from support_ports import free_port
+from support_secret import LINK_KEY
 
 
 class Office:
     def __init__(self, number: int, cluster: UUID = CLUSTER) -> None:
         self.heard: list[tuple[int, FeedMessages]] = []
-        self.post = Post(number, 1, cluster, real_ports(), lambda source, message: self.heard.append((source, message)))
+        self.post = Post(number, 1, cluster, real_ports(), lambda source, message: self.heard.append((source, message)),
+                         link_key=LINK_KEY)
         self.port = free_port()
         self.info = CaptureInfo(number, 1, "", 1, f"127.0.0.1:{self.port}")
 
@@ -97,7 +101,7 @@ def test_C2_what_cannot_be_read_reaches_nobody() -> None:
         def hello() -> Hello:
             return Hello(format=links.FORMAT, cluster_id=CLUSTER, member=5, incarnation=1)
 
-        pool = LinkPool(hello, real_ports())
+        pool = LinkPool(hello, real_ports(), Proving(LINK_KEY, "capture", RealRandom()))
         pool.set_address(2, "127.0.0.1", b.port)
         await until(lambda: pool.connected(2))
         pool.send(2, links.FEEDS, [b"\x09hostile"])

@@ -63,6 +63,17 @@ def test_F10_floors_stand_before_positions_move_behind_them_and_go_with_the_chan
     run(tmp_path, story)
 
 
+def test_F10_what_is_gone_is_not_said_to_be_held(tmp_path: Path) -> None:
+    async def story(log: Log) -> None:
+        tp = await shop(log)
+        await log.cut(table_topic(SOURCE, T.oid), 2)
+        floors = FeedFloors(log.client, FEED, 7)
+        assert await floors.hold({tp: 1}) is False
+        assert await floors.hold({tp: 2}) is True
+
+    run(tmp_path, story)
+
+
 def test_F10_a_copy_that_is_not_in_holds_its_topic_and_its_table(tmp_path: Path) -> None:
     async def story(log: Log) -> None:
         tp = await shop(log)

@@ -12,6 +12,7 @@ import pytest
 from millrace import limits
 from millrace.changefeed.feeds.ports import DdlTaken, FeedHome
 from millrace.changefeed.homes.markers import first_markers
+from millrace.changefeed.homes.stored import StoredPositions
 from millrace.core.delivery.positions import Commit
 from millrace.core.feeds.barrier import SchemaChange
 from millrace.core.feeds.checkpoint import Committed
@@ -20,7 +21,7 @@ from millrace.core.feeds.topic_claims import Claim
 from millrace.core.sources.registry import progress_topic, table_topic
 from millrace.errors import InvalidProducerEpoch, Malformed, Superseded, UnknownSource
 from millrace.model.changefeeds import ChangefeedSpec, DdlPosition, TableSettings
-from millrace.model.positions import Point, StoredPosition
+from millrace.model.positions import Point, PositionKey, StoredPosition
 from millrace.model.progress import Change
 from millrace.model.quarantine import quarantine_topic
 from millrace.model.spans import TablePartition, whole
@@ -72,7 +73,7 @@ def test_C7_K3_a_change_stands_once_though_its_writer_went_before_it_could_commi
         assert await former.write_change(5, TABLE, one)
 
         home = await homes(log).open(entry())
-        assert await home.take_ddl(6) == DdlTaken(DdlPosition(6, one), ((TABLE, one),))
+        assert await home.take_ddl(6) == DdlTaken(DdlPosition(6, one))
         assert not await former.write_change(5, TABLE, two)
         assert not await former.commit_ddl(DdlPosition(5, one), DdlPosition(5, one + 1))
         assert await former.take_ddl(5) is None
@@ -84,7 +85,7 @@ def test_C7_K3_a_change_stands_once_though_its_writer_went_before_it_could_commi
         apart = DdlPosition(6, one + 1, ((TABLE, two),))
         assert await home.commit_ddl(DdlPosition(6, one + 1), apart)
         assert not await home.commit_ddl(DdlPosition(6, one + 1), apart)
-        assert await home.take_ddl(7) == DdlTaken(DdlPosition(7, one + 1, ((TABLE, two),)), ((TABLE, two),))
+        assert await home.take_ddl(7) == DdlTaken(DdlPosition(7, one + 1, ((TABLE, two),)))
         assert [told.point for told, _ in await log.messages(TARGET)] == [(one, 0), (two, 0)]
         await former.leave()
         await home.leave()
@@ -230,7 +231,8 @@ def test_K4_a_watermark_stands_in_every_partition_and_no_former_epoch_adds_one(t
         assert not await home.write_watermark(5, 99, frozenset({TABLE}))
         assert await home.write_change(6, TABLE, two), "sequences go on behind watermarks"
         taken = await home.take_ddl(7)
-        assert taken == DdlTaken(DdlPosition(7, one + 1), ((TABLE, two),)), "a scan finds changes, not watermarks"
+        assert taken == DdlTaken(DdlPosition(7, one + 1))
+        assert await home.write_change(7, TABLE, two), "a scan finds the change, not watermarks: it stands"
 
         for partition, changes in ((0, [one, two]), (1, [])):
             found = await log.messages(TARGET, partition)
@@ -318,6 +320,44 @@ def test_L21_tools_see_that_all_of_progress_is_done_up_to_a_change_that_has_not_
         assert await home.commit_ddl(DdlPosition(5, 2), DdlPosition(5, one + 1))
         await shown((await log.client.ends(progress_topic(SOURCE), 0))[1])
         assert (await home.take_ddl(6)) == DdlTaken(DdlPosition(6, one + 1)), "a take-over finds what was committed"
+        await home.leave()
+
+    run(tmp_path, story)
+
+
+def test_L21_a_change_that_passes_moves_the_shown_place_though_its_commit_is_read_back_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an idle source no later mark would make the home look again."""
+    monkeypatch.setattr(limits, "HOME_SHOW_S", 0.01)
+    readable, read = asyncio.Event(), StoredPositions.page
+
+    async def read_late(positions: StoredPositions, *, wait_s: float) -> set[PositionKey]:
+        changed = await read(positions, wait_s=wait_s)
+        await readable.wait()
+        return changed
+
+    monkeypatch.setattr(StoredPositions, "page", read_late)
+
+    async def story(log: Log) -> None:
+        readable.set()
+        await log.add(T)
+        home = await homes(log).open(entry())
+        one = await altered(log, 20)
+        key = ddl_key(FEED, (await log.client.topic(progress_topic(SOURCE))).id)
+        taken = await home.take_ddl(5)
+        assert taken is not None
+        async with asyncio.timeout(10):
+            while (await log.positions.read(key)).shown != one:
+                await asyncio.sleep(0.01)
+        readable.clear()
+        assert await home.write_change(5, TABLE, one)
+        assert await home.commit_ddl(taken.position, DdlPosition(5, one + 1))
+        await until(lambda: not home._came.is_set(), 10)     # whoever shows has looked since
+        readable.set()
+        async with asyncio.timeout(10):
+            while (await log.positions.read(key)).shown != one + 1:
+                await asyncio.sleep(0.01)
         await home.leave()
 
     run(tmp_path, story)

@@ -144,7 +144,7 @@ async def _story(s: Story, log: Log) -> None:
     assert s.passed() <= number                              # a row before it is not delivered in the other partition
     await log.move(T.oid, 1, 3, resolved=29)
     await until(lambda: s.passed() == number + 1, 20)
-    topic = "shop.public.t"
+    topic = "shop.schema-changes"
     (told, value), = await log.messages(topic)
     assert (told.point, b'"ddl":"ALTER TABLE t ADD y text"' in value) == ((number, 0), True)
 

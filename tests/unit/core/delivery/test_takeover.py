@@ -122,6 +122,37 @@ def test_V11_a_deleted_topic_is_no_target_any_more() -> None:
     assert {ask.target for ask in t.wanted() if isinstance(ask, FenceTarget)} == {T0, T1, Q}
 
 
+def test_K3_a_topic_that_is_gone_with_rows_of_ours_ends_a_take_over() -> None:
+    t = Takeover(KEY, 4)
+    t.taken(stored())
+    t.listed(Targets((), Q, gone=frozenset({TOPIC}), fresh=("shop.public.t",)))
+    assert (t.state, t.why) == (State.ENDED, Why.TARGET_GONE)
+    assert "shop.public.t" in t.detail
+
+
+def test_K3_a_topic_that_was_made_again_ends_it_between_rounds_and_not_within_one() -> None:
+    again = TopicPartition(UUID(int=9), 0)
+    seen = Targets((again,), Q, gone=frozenset({TOPIC}), fresh=("shop.public.t",))
+    idle = ready()
+    idle.targets_seen(seen)
+    assert (idle.state, idle.why) == (State.ENDED, Why.TARGET_GONE)
+    busy = ready()
+    busy.plan(1, Point(8, 0), 120)
+    busy.targets_seen(seen)
+    assert busy.state is State.ROUND
+    busy.result(WriteResult(1, "done", Point(8, 0)))
+    store(busy)
+    assert busy.why is Why.TARGET_GONE
+
+
+def test_K3_a_table_that_has_another_topic_now_is_not_lost_while_the_former_one_is_there() -> None:
+    t = Takeover(KEY, 4)
+    t.taken(stored())
+    other = TopicPartition(UUID(int=9), 0)
+    t.listed(Targets((other,), Q, former=(T0, T1), fresh=("shop.public.other",)))
+    assert t.state is State.FENCING
+
+
 def test_V11_a_former_target_is_fenced_and_scanned_but_not_written_to() -> None:
     old = TopicPartition(UUID(int=9), 0)
     t = Takeover(KEY, 4)
@@ -184,14 +215,17 @@ def test_P3_a_stored_end_never_passes_a_row_at_or_beyond_the_position() -> None:
 
 
 def test_P3_rows_delivered_ahead_by_a_partial_round_are_kept_and_skipped() -> None:
+    """What the plan would have resolved is not resolved: rows before it wait still."""
     t = ready()
-    t.plan(1, Point(8, 0), 100)
+    t.plan(1, Point(8, 0), 130)
     ahead = Delivered(Point(7, 0), T1, 30)
     t.result(WriteResult(1, "partial", Point(6, 0), (TargetEnd(*T0, 17),), (ahead,)))
     commit = wanted_commit(t)
     assert (commit.to, ends_of(commit), commit.resolved) == (Point(6, 0), {T0: 17, T1: 25, Q: 6}, 100)
     store(t)
-    assert t.plan(2, Point(8, 0), 120).skip == (Point(7, 0),)
+    assert t.plan(2, Point(8, 0), 140).skip == (Point(7, 0),)
+    t.result(WriteResult(2, "done", Point(8, 0)))
+    assert wanted_commit(t).resolved == 140
 
 
 def test_K3_a_part_to_scan_that_is_gone_stops_with_cannot_prove() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from millrace.core.delivery.positions import Positions
-from millrace.core.feeds.ddl_home import Standing, ddl_commit, ddl_key, ddl_of, named
+from millrace.core.feeds.ddl_home import Standing, ddl_commit, ddl_key, ddl_of, named, shown_upto
 from millrace.model.changefeeds import DdlPosition
 from millrace.model.ids import TopicPartition
 from millrace.model.positions import Point, StoredPosition
@@ -45,6 +45,11 @@ def test_C7_the_position_is_the_changefeeds_place_in_progress() -> None:
     assert (ddl_of(home.stored, "shop"), home.stored.resolved) == (DdlPosition(1, 7), 7)
     home.commit(DdlPosition(1, 12))
     assert (ddl_of(home.stored, "shop"), home.stored.resolved) == (DdlPosition(1, 12), 7)
+
+
+def test_L21_tools_see_what_was_read_up_to_the_first_change_that_waits() -> None:
+    assert shown_upto(12, []) == 12
+    assert shown_upto(12, [9, 7, 20]) == 7
 
 
 def test_C8_isolated_tables_stand_in_the_same_compare_and_set_and_come_back_alike() -> None:

@@ -79,10 +79,10 @@ def test_C6_marks_are_folded_until_somebody_takes_them() -> None:
     for offset, mark in enumerate([Mark(1, 15, "s", 1, True, (End(OID, 0, 3), End(OID, 1, 8))),
                                    Mark(1, 16, "s", 1, False, (End(OID, 1, 9),))]):
         story.replay(offset, mark)
-    assert story.take_mark() == (16, {part: 3, other: 9}, True)
+    assert story.take_mark() == (16, {part: 3, other: 9}, True, 1, {})
     assert story.take_mark() is None
     story.replay(2, Mark(1, 17, "s", 1, False, ()))
-    assert story.take_mark() == (17, {}, False)
+    assert story.take_mark() == (17, {}, False, 1, {})
 
 
 def test_S10_whether_a_table_has_a_key_is_told_by_its_last_version() -> None:

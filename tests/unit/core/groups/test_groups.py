@@ -133,10 +133,11 @@ class Broker:
         return self.answer(token, Left)
 
     def commit(
-        self, offset: int, member: str = "", generation: int = -1, *, group: str = "g", metadata: str = ""
+        self, offset: int, member: str = "", generation: int = -1, *, group: str = "g", metadata: str = "",
+        topic_id: UUID | None = None,
     ) -> Code:
         token = self.token()
-        offsets = {P: OffsetValue(offset, -1, metadata, -1)}
+        offsets = {P: OffsetValue(offset, -1, metadata, -1, topic_id)}
         self.do(self.groups.commit(self.at, CommitOffsets(group, member, None, generation, offsets), token))
         return self.answer(token, OffsetsDone).codes[P]
 
@@ -390,6 +391,16 @@ def test_L20_the_former_holder_of_an_instance_is_fenced(b: Broker) -> None:
     assert b.answer(b.sync("m2", generation, instance="i2"), Synced).code is Code.FENCED_INSTANCE_ID
 
 
+def test_L20_what_the_former_holder_of_an_instance_waits_for_is_answered(b: Broker) -> None:
+    """Its connection would wait for a rebalance that is not its own any more."""
+    static(b)
+    b.join(fresh="m4")                                   # a rebalance begins
+    waiting = b.join("m2", instance="i2")
+    assert waiting not in b.told
+    b.join(fresh="m3", instance="i2")
+    assert b.joined(waiting).code is Code.FENCED_INSTANCE_ID
+
+
 def test_L20_a_returning_static_leader_keeps_the_assignment(b: Broker) -> None:
     token = b.join(fresh="m1", instance="i1")
     b.gather(token)
@@ -461,6 +472,43 @@ def test_L21_an_offset_that_could_not_be_stored_is_not_there(b: Broker) -> None:
     b.do(b.groups.commit(b.at, CommitOffsets("g", "", None, -1, {P: OffsetValue(5, -1, "", -1)}), token))
     b.do(b.groups.failed(b.at, b.held[0].id))
     assert b.answer(token, OffsetsDone).codes == {P: Code.COORDINATOR_NOT_AVAILABLE}
+    assert b.offset() is None
+
+
+def test_L20_offsets_go_with_their_topic_also_of_a_group_with_members(b: Broker) -> None:
+    first, second = UUID(int=1), UUID(int=2)
+    generation = b.stable("m1")
+    b.commit(5, "m1", generation, topic_id=first)
+    b.do(b.groups.topics_gone({"t": first}.get))
+    assert b.offset() == 5
+    b.do(b.groups.topics_gone({"t": second}.get))
+    assert b.offset() is None
+    assert b.log[-1] == GroupRecord(OffsetKey("g", *P), None)
+    assert b.restart().offsets.of("g") == {}
+    b.commit(6, topic_id=second, group="later")
+    b.do(b.groups.topics_gone({"t": second}.get))
+    assert b.offset("later") == 6
+    b.do(b.groups.topics_gone({}.get))
+    assert b.offset("later") is None
+
+
+def test_L20_an_offset_of_before_ids_were_recorded_goes_when_its_topics_name_does(b: Broker) -> None:
+    b.commit(5)
+    b.do(b.groups.topics_gone({"t": UUID(int=1)}.get))
+    assert b.offset() == 5
+    b.do(b.groups.topics_gone({}.get))
+    assert b.offset() is None
+
+
+def test_L20_what_is_on_its_way_when_its_topic_goes_is_removed_by_the_next_look(b: Broker) -> None:
+    b.hold = True
+    commit = CommitOffsets("g", "", None, -1, {P: OffsetValue(5, -1, "", -1, UUID(int=1))})
+    b.do(b.groups.commit(b.at, commit, b.token()))
+    b.do(b.groups.topics_gone({}.get))
+    b.release()
+    assert b.offset() == 5
+    b.hold = False
+    b.do(b.groups.topics_gone({}.get))
     assert b.offset() is None
 
 

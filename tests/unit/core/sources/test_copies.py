@@ -9,6 +9,7 @@ import pytest
 from millrace.core.decision import SourceDecision
 from millrace.core.sources.copies import Attempt, ChunkId, Copies, Figures
 from millrace.errors import InvalidRequest
+from millrace.limits import COPY_PACK_BYTES
 from millrace.model.sources import ChunkSpan, SnapshotLost, decode_source, encode_record
 
 T = TypeVar("T")
@@ -179,3 +180,15 @@ def test_S4_state_is_what_replaying_gives() -> None:
     write(copies, copies.snapshot_lost(1))
     assert write(copies, copies.attempt(copy, 0)).attempt == 2
     assert copies.next_id == copy + 1
+
+
+def test_S4_small_tables_do_not_wait_until_a_large_one_is_copied() -> None:
+    copies = Copies()
+    large = tuple(ChunkSpan(10, n, n + 1, bytes=COPY_PACK_BYTES) for n in range(3))
+    unknown, small = (ChunkSpan(11),), (ChunkSpan(12, bytes=8192),)
+    for spans in (large, unknown, small, small):
+        plan = copies.plan(generation=1, oid=10, topic="t", partitions=1, kind="snapshot", at=7, chunks=spans)
+        for record in plan.records:
+            copies.replay(record)
+    tasks = copies.next_tasks(1, running=(), limit=99)
+    assert [(task.copy, task.chunk) for task in tasks] == [(3, 0), (4, 0), (1, 0), (1, 1), (1, 2), (2, 0)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millrace.core.sources import keeper
-from millrace.core.sources.keeper import Before, Carried, Missing, Plan, Refused, Settled, Statement
+from millrace.core.sources.keeper import Before, Carried, Leaf, Missing, Plan, Refused, Settled, Statement
 from millrace.core.sources.registry import SourceState, Table
 from millrace.errors import InvalidRequest, UnknownTable
 from millrace.model.progress import ChunksAbandoned, TableState
@@ -62,7 +62,7 @@ def look(state: SourceState, seen: Carried, before: Before = KNOWN) -> tuple[str
 # -- looks -----------------------------------------------------------------------------------------------------------
 def test_S5_a_table_that_stays_as_it_is_changes_nothing() -> None:
     state = source()
-    seen = Carried(T, terms="a", leaves={20: True})
+    seen = Carried(T, terms="a", leaves={20: Leaf(True)})
     look(state, seen)
     assert state.tables[T].terms == "a"
     assert state.tables[T].leaves == (20,)
@@ -98,20 +98,53 @@ def test_S11_a_table_that_was_refused_and_is_fit_again_is_owed_a_copy() -> None:
     assert look(state, Carried(T)) == ("needs_copy", "it was not carried for a while")
 
 
-@pytest.mark.parametrize(("here", "owed"), [
-    ({20: True, 21: False}, False), ({20: False, 21: True, 22: False}, False), ({20: True, 21: True, 22: True}, True),
-    ({20: True}, True), ({20: True, 30: False}, True), ({}, True),
+@pytest.mark.parametrize(("here", "why"), [
+    ({20: True, 21: False}, ""), ({20: False, 21: True, 22: False}, ""),
+    ({20: True, 21: True, 22: True}, "a partition came with its rows"), ({20: True}, "a partition went with its rows"),
+    ({20: True, 30: False}, "a partition went with its rows"), ({}, "a partition went with its rows"),
 ], ids=["same", "an empty one came", "one came with rows", "one went", "exchanged", "all went"])
-def test_S5_partitions_that_come_or_go_with_rows_are_owed_a_copy(here: dict[int, bool], owed: bool) -> None:
+def test_S5_S12_partitions_that_come_or_go_with_rows_are_owed_a_copy(here: dict[int, bool], why: str) -> None:
     state = source()
     state.replay(TableLeaves(T, (20, 21)))
-    found = look(state, Carried(T, leaves=here))
-    assert found == (("needs_copy", "a partition came or went with its rows") if owed else ("streaming", ""))
+    found = look(state, Carried(T, leaves={oid: Leaf(has_rows) for oid, has_rows in here.items()}))
+    assert found == (("needs_copy", why) if why else ("streaming", ""))
     assert state.tables[T].leaves == tuple(here)
+    assert state.tables[T].replaces == ("went" in why), "what came has taken nothing away"
+
+
+def test_A4_S12_a_partition_with_another_file_was_truncated() -> None:
+    state = source()
+    assert look(state, Carried(T, leaves={20: Leaf(True, 7), 21: Leaf(True, 8)})) == ("streaming", "")
+    found = look(state, Carried(T, leaves={20: Leaf(True, 7), 21: Leaf(False, 9)}))
+    assert found == ("needs_copy", "a partition was truncated, or rewritten")
+    assert state.tables[T].replaces
+    assert state.tables[T].files == (7, 9), "the next look knows"
+
+
+def test_S12_files_that_were_never_known_say_nothing() -> None:
+    state = source()
+    state.replay(TableLeaves(T, (20,)))
+    assert look(state, Carried(T, leaves={20: Leaf(True, 7)})) == ("streaming", "")
+    assert state.tables[T].files == (7,)
+
+
+@pytest.mark.parametrize(("labels", "has_enum_key", "owed"), [
+    ({1: "a", 2: "b"}, False, False), ({1: "a", 2: "b", 3: "c"}, False, False), ({1: "a", 2: "z"}, False, True),
+    ({1: "a", 2: "z"}, True, True), ({}, False, False)],
+    ids=["same", "one came", "renamed", "renamed in a key", "column gone"])
+def test_A4_S12_renamed_values_of_an_enum_are_owed_a_copy(
+    labels: dict[int, str], has_enum_key: bool, owed: bool
+) -> None:
+    state = source()
+    look(state, Carried(T, labels={1: "a", 2: "b"}))
+    found = look(state, Carried(T, labels=labels, has_enum_key=has_enum_key))
+    assert found == (("needs_copy", "values of an enum were renamed") if owed else ("streaming", ""))
+    assert state.tables[T].labels == labels
+    assert state.tables[T].replaces == (owed and has_enum_key)
 
 
 def test_S5_the_partitions_of_a_table_that_joins_are_its_first() -> None:
-    assert look(source(), Carried(T, leaves={20: True})) == ("streaming", "")
+    assert look(source(), Carried(T, leaves={20: Leaf(True)})) == ("streaming", "")
 
 
 def test_S9_other_terms_of_publication_are_owed_a_copy_but_for_the_first() -> None:
@@ -145,7 +178,7 @@ def test_S7_a_look_is_not_believed_against_a_drop_that_came_meanwhile() -> None:
     state = source()
     before = keeper.before_look(state, state.tables)
     write(state, keeper.told(state, Statement("drop", T)))
-    assert look(state, Carried(T, published_now=True, terms="9", leaves={20: True}), before) == (
+    assert look(state, Carried(T, published_now=True, terms="9", leaves={20: Leaf(True)}), before) == (
         "dropped", "the table was dropped")
     assert write(state, keeper.unfit(state, before, T, "no key")) == ()
     assert table(state) == ("dropped", "the table was dropped")
@@ -245,6 +278,68 @@ def test_S7_a_drop_is_on_record_and_ends_the_copies_of_its_table() -> None:
     assert keeper.told(state, Statement("drop", T)).records == (), "told again by the next stream"
     assert write(state, keeper.owe(state, T, "whatever")) == ()
     assert table(state)[0] == "dropped"
+
+
+def schema(*columns: tuple[str, int, bool], name: str = "t", identity: str = "d") -> TableSchema:
+    return TableSchema(T, "public", name, identity, tuple(Column(*one[:2], -1, one[2]) for one in columns))
+
+
+ID, V = ("id", 23, True), ("v", 25, False)
+
+
+@pytest.mark.parametrize(("now", "why", "replaces"), [
+    (schema(ID, V), "", False),
+    (schema(ID, V, name="u"), "it was renamed from public.t", True),
+    (schema(("pk", 23, True), V), "its key was changed", True),
+    (schema(("id", 23, False), ("v", 25, True)), "its key was changed", True),
+    (schema(("id", 25, True), V), "its key was changed", True),
+    (schema(("id", 20, True), V), "", False),
+    (schema(("id", 23, False), V), "", False),
+    (schema(ID, ("w", 25, False)), "columns were renamed (v is gone, w came)", False),
+    (schema(ID), "", False),
+    (schema(ID, V, ("w", 25, False)), "", False),
+], ids=["same", "renamed", "key column renamed", "other key", "key as text", "key as bigint", "key lost",
+        "column renamed", "column dropped", "column added"])
+def test_A4_S12_what_the_schemas_say_of_rows_that_were_there(now: TableSchema, why: str, replaces: bool) -> None:
+    state = source()
+    write(state, keeper.changed(state, schema(ID, V), now))
+    assert table(state) == (("needs_copy", why) if why else ("streaming", ""))
+    assert state.tables[T].replaces == replaces
+
+
+def test_S12_a_debt_that_waits_becomes_one_that_replaces() -> None:
+    state = source()
+    write(state, keeper.filled(state, T, ["n"]))
+    assert not keeper.beginning(state, T).empties
+    write(state, keeper.owe(state, T, "keys are gone"))
+    assert keeper.beginning(state, T)[:2] == (True, "keys are gone")
+    write(state, keeper.filled(state, T, ["n"]))
+    assert keeper.beginning(state, T).empties, "what is owed is not made less"
+    write(state, keeper.planned(state, T, copy(state, T)))
+    write(state, keeper.filled(state, T, ["n"]))
+    assert not keeper.beginning(state, T).empties, "the copy that is planned has replaced the table"
+
+
+def test_S12_a_first_copy_has_nothing_to_replace_and_one_by_hand_is_a_debt_before_it_is_planned() -> None:
+    state = source(copied=False)
+    write(state, keeper.asked_for(state, T))
+    assert keeper.beginning(state, T)[:2] == (False, "")
+    copy(state, T)
+    assert keeper.beginning(state, T)[:2] == (True, ""), "asked for: nothing broke"
+    assert keeper.dues(state)[:1] == [Plan(T)]
+
+
+@pytest.mark.parametrize(("query", "why", "replaces"), [
+    ("ALTER TABLE t ADD n int DEFAULT 5", "a column came with a default", False),
+    ("alter table t add column n serial", "a column came with a default", False),
+    ("ALTER TABLE t ALTER n TYPE text USING n::text", "a column was rewritten", False),
+    ("ALTER TABLE t ALTER id TYPE int USING -id", "a column was rewritten", True),
+    ("ALTER TABLE t ADD n int", "", False)])
+def test_S12_what_a_statement_says_of_rows_that_were_there(query: str, why: str, replaces: bool) -> None:
+    state = source()
+    write(state, keeper.told(state, Statement("ddl", T, query, keys=("id",))))
+    assert table(state) == (("needs_copy", why) if why else ("streaming", ""))
+    assert state.tables[T].replaces == replaces
 
 
 def columns(*names: tuple[str, int, int]) -> TableSchema:

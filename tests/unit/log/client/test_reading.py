@@ -47,6 +47,7 @@ def test_L10_damage_is_not_served() -> None:
 @pytest.mark.parametrize(("codec", "compress"), [
     (1, gzip.compress), (3, lambda body: pa.Codec("lz4").compress(body, asbytes=True)),
     (4, lambda body: pa.Codec("zstd").compress(body, asbytes=True)),
+    (2, lambda body: pa.Codec("snappy").compress(body, asbytes=True)),
 ])
 def test_compressed_batches_are_read(codec: int, compress: Callable[[bytes], bytes]) -> None:
     data = build_batch([Record(b"1" * 50, timestamp_ms=1)], attributes=codec, compress=compress)
@@ -57,7 +58,7 @@ def test_compressed_batches_are_read(codec: int, compress: Callable[[bytes], byt
 
 
 def test_a_codec_that_nobody_has_here_is_refused_by_name() -> None:
-    data = build_batch([Record(b"1", timestamp_ms=1)], attributes=2, compress=lambda body: body)
-    with pytest.raises(UnsupportedForMessageFormat, match="codec 2"):
+    data = build_batch([Record(b"1", timestamp_ms=1)], attributes=5, compress=lambda body: body)
+    with pytest.raises(UnsupportedForMessageFormat, match="codec 5"):
         read_batches(memoryview(data), 0)
     assert read_batches(memoryview(data), 0, writers=frozenset({7})) == ([], 1), "another's batch is stepped over"

@@ -17,6 +17,7 @@ from millrace.pipeline.kafka.holds import Holds
 from millrace.wire.kafka.apis import Key
 from millrace.wire.records import Record
 from support_kafka import Node, one_broker
+from support_secret import LOG_KEY
 
 MANY = 40
 FEW = 10                   # calls for all of them: the first go while the others come
@@ -24,7 +25,7 @@ FEW = 10                   # calls for all of them: the first go while the other
 
 def run(directory: Path, test: Callable[[Node, LogClient], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"]) as client:
+        async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"], key=LOG_KEY) as client:
             await test(node, client)
 
     asyncio.run(main())
@@ -51,7 +52,7 @@ def test_L22_a_new_topic_is_asked_for_by_its_name_and_not_with_all_others(tmp_pa
     async def test(node: Node, client: LogClient) -> None:
         names = [f"t{n}" for n in range(MANY)]
         await asyncio.gather(*(client.create_topic(name, partitions=1) for name in names))
-        async with LogClient([f"127.0.0.1:{node.port}"]) as other:
+        async with LogClient([f"127.0.0.1:{node.port}"], key=LOG_KEY) as other:
             before = asked(node, Key.METADATA)
             await other.meet([*names, "nobody has it"])
             assert asked(node, Key.METADATA) == before + 1
@@ -70,7 +71,7 @@ def test_L22_ends_that_are_asked_for_together_are_told_to_each(tmp_path: Path) -
         await client.append("u", 0, [Record(b"x")])
         wanted = [("t", 0), ("t", 1), ("u", 0), ("t", 1)]
         assert await asyncio.gather(*(client.ends(*where) for where in wanted)) == [(0, 0), (0, 4), (0, 1), (0, 4)]
-        async with LogClient([f"127.0.0.1:{node.port}"], deadline_s=0.5) as other:
+        async with LogClient([f"127.0.0.1:{node.port}"], deadline_s=0.5, key=LOG_KEY) as other:
             told = await asyncio.gather(other.ends("u", 0), other.ends("u", 7), return_exceptions=True)
             assert (told[0], type(told[1])) == ((0, 1), UnknownTopicOrPartition)
 

@@ -134,8 +134,8 @@ def test_a_clean_start_touches_no_log_before_it_is_used(disk: SimDisk) -> None:
     assert again.clean_marker
     assert again.clean_stop
     found = [again.partition(tp(n)) for n in range(3)]
-    assert [(log.log_end, log.epochs.entries, log.max_timestamp) for log in found] == [
-        (log.log_end, log.epochs.entries, log.max_timestamp) for log in logs
+    assert [(log.log_end, log.epochs.entries, log.newest) for log in found] == [
+        (log.log_end, log.epochs.entries, log.newest) for log in logs
     ]
     assert again.measures()["open_files"] == 0
     assert not any(log.is_loaded for log in found)
@@ -212,6 +212,23 @@ def test_an_index_of_what_was_cut_is_not_believed_when_the_file_grows_again(disk
         directory = open_dir(disk)
         directory.partition(tp(0)).append(batch(size), epoch=1)
     assert [base for base, _ in content(directory.partition(tp(0)))] == [0, 1, 2]
+
+
+def test_an_index_of_a_clean_stop_goes_with_the_cut_behind_it(disk: SimDisk) -> None:
+    """The index that the next clean stop would save is not whole, so nothing is written over the old one."""
+    directory = open_dir(disk)
+    for size in (1_022, 139):
+        directory.partition(tp(0)).append(batch(size), epoch=0)
+    for sizes in ((), (209, 60, 300)):
+        directory.close_now(clean=True)
+        directory = open_dir(disk)
+        log = directory.partition(tp(0))
+        if not sizes:
+            log.truncate(1)
+        for size in sizes:
+            log.append(batch(size), epoch=1)
+    directory.close_now(clean=True)
+    assert [base for base, _ in content(open_dir(disk).partition(tp(0)))] == [0, 1, 2, 3]
 
 
 # -- rot -------------------------------------------------------------------------------------------------------------

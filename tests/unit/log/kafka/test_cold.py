@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from millrace import limits
-from millrace.log.kafka.shell import KafkaOptions
+from millrace.log.kafka import offsets
+from millrace.log.kafka.principal import ANYBODY
+from millrace.log.kafka.shell import PRINCIPAL, KafkaOptions, Service
 from millrace.model.ids import ProcessIdentity
 from millrace.ops.ports import Processes
 from millrace.wire.kafka import apis
@@ -190,6 +192,29 @@ def test_L15_the_end_of_an_epoch(tmp_path: Path, version: int) -> None:
     run(tmp_path, test)
 
 
+def test_L9_the_end_of_an_epoch_is_the_logs_end_also_before_it_is_committed(tmp_path: Path) -> None:
+    """A consumer takes an end below its position for truncation, and goes back."""
+
+    async def test(node: Node) -> None:
+        wire = await node.connect()
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a", b"b"))
+        partition = node.broker.partition(b"t", 0)
+        assert partition is not None
+        partition.append(memoryview(bytearray(batch_of(b"c"))), acks=1)
+        epoch = partition.replica.leader_epoch
+        entry = {"partition": 0, "leader_epoch": epoch, "current_leader_epoch": -1}
+        service = Service(node.broker, KafkaOptions(), lambda: 0)
+        answer = offsets.offset_for_leader_epoch(
+            service, 4, {PRINCIPAL: ANYBODY, "topics": [{"name": "t", "partitions": [entry]}]})
+        assert partition.replica.hw == 2
+        found = answer["topics"][0]["partitions"][0]
+        assert (found["leader_epoch"], found["end_offset"]) == (epoch, 3)
+        await wire.close()
+
+    run(tmp_path, test)
+
+
 @pytest.mark.parametrize("version", [2, 4, 5, 7])
 def test_L20_topics_are_created_and_deleted(tmp_path: Path, version: int) -> None:
     async def test(node: Node) -> None:
@@ -332,7 +357,7 @@ def test_L20_the_cluster_is_described(tmp_path: Path) -> None:
 
 def test_L28_a_fence_shuts_out_lower_epochs_of_its_writer(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
-        wire = await node.connect()
+        wire = await node.own()
         await wire.create("t")
 
         async def fence(epoch: int, writer: int = 900, topic: str = "t") -> tuple[int, int]:

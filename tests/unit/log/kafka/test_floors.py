@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 
 from millrace import limits
-from millrace.errors import InvalidRequest, Superseded
+from millrace.errors import ClusterNotAuthorized, Superseded
 from millrace.log.client.client import LogClient
 from millrace.log.client.floors import FloorClient
 from millrace.model.ids import TopicId, TopicPartition
 from support_kafka import Node, one_broker
+from support_secret import LOG_KEY
 
 OWNER = "changefeed/a"
 
 
 def run(directory: Path, test: Callable[[Node, FloorClient, TopicId], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"]) as client:
+        async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"], key=LOG_KEY) as client:
             await client.create_topic("source", partitions=2)
             await test(node, FloorClient(client), (await client.topic("source")).id)
 
@@ -70,6 +71,6 @@ def test_F10_many_floors_go_in_several_calls_and_brokers_hear_of_them(
 def test_F10_foreign_clients_set_no_floors(tmp_path: Path) -> None:
     async def test(node: Node, floors: FloorClient, topic: TopicId) -> None:
         answer = await (await node.connect()).call("Floors", {"call": b"\x01"}, version=0)
-        assert answer["refused"] == InvalidRequest.code
+        assert answer["error_code"] == ClusterNotAuthorized.kafka_code
 
     run(tmp_path, test)

@@ -23,13 +23,14 @@ from millrace.log.client.client import LogClient
 from millrace.log.client.positions import PositionClient
 from millrace.model.positions import Claim, Point, PositionKey, TargetEnd
 from support_kafka import Node, one_broker
+from support_secret import LOG_KEY
 
 END = TargetEnd(UUID(int=9), 0, 11)
 
 
 def run(directory: Path, test: object) -> None:
     async def main() -> None:
-        async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"]) as client:
+        async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"], key=LOG_KEY) as client:
             await client.create_topic("source", partitions=2)
             topic_id = (await client.topic("source")).id
             key = PositionKey("feed", topic_id, 1)
@@ -118,7 +119,7 @@ def test_L21_positions_are_read_by_every_tool_and_survive_the_coordinator(tmp_pa
 
 def test_L21_only_groups_of_ours_hold_positions(tmp_path: Path) -> None:
     async def test(node: Node, positions: PositionClient, key: PositionKey) -> None:
-        async with LogClient([f"127.0.0.1:{node.port}"]) as client:
+        async with LogClient([f"127.0.0.1:{node.port}"], key=LOG_KEY) as client:
             answer = await client.ask_group("other", "MovePosition", {
                 "group_id": "other", "topic_id": key.topic_id, "partition": 0, "call": b"\x01"})
             assert answer["refused"] == InvalidRequest.code

@@ -145,11 +145,32 @@ def test_L20_producer_ids_differ_and_transactions_are_refused(tmp_path: Path) ->
         answers = [await wire.call("InitProducerId", {"transactional_id": None}, version=v) for v in range(5)]
         assert len({answer["producer_id"] for answer in answers}) == 5
         assert {answer["error_code"] for answer in answers} == {0}
-        assert (await wire.call("InitProducerId", {"transactional_id": "tx"}))["error_code"] == 53
+        assert (await wire.call("InitProducerId", {"transactional_id": "tx"}))["error_code"] == 35
         await wire.create("t")
         fields = {**produce_fields("t", {0: batch_of(b"x")}), "transactional_id": "tx"}
-        assert (await wire.call("Produce", fields))["topics"][0]["partitions"][0]["error_code"] == 42
+        assert (await wire.call("Produce", fields))["topics"][0]["partitions"][0]["error_code"] == 35
         await wire.close()
+
+    run(tmp_path, test)
+
+
+def test_L20_librdkafka_is_refused_by_a_coordinator_since_it_asks_on_without_one(tmp_path: Path) -> None:
+    """It stops at refused authorizations, and at its own code for a feature that is not there, -165."""
+    async def test(node: Node) -> None:
+        wire = await node.connect()
+        asked = {"key": "tx", "key_type": 1}
+        refused = await wire.call("FindCoordinator", asked, version=2)
+        assert (refused["error_code"], refused["node_id"]) == (35, -1)
+        assert "not supported" in refused["error_message"]
+        for name, version in (("librdkafka", "2.16.0"), ("confluent-kafka-python", "2.16.1-rdkafka-2.16.0")):
+            wire = await node.connect()
+            software = {"client_software_name": name, "client_software_version": version}
+            await wire.call("ApiVersions", software, version=3)
+            found = await wire.call("FindCoordinator", asked, version=2)
+            assert (found["error_code"], found["node_id"], found["port"]) == (0, 1, node.port)
+            assert (await wire.call("InitProducerId", {"transactional_id": "tx"}))["error_code"] == -165
+            assert (await wire.call("InitProducerId", {"transactional_id": None}))["error_code"] == 0
+            await wire.close()
 
     run(tmp_path, test)
 

@@ -22,6 +22,7 @@ from millrace.wire.pg.types import DELETE, INSERT, UPDATE
 from millrace.wire.records import Record
 from support_kafka import one_broker
 from support_mover import SOURCE, TABLE, Route, delete, insert, points
+from support_secret import LOG_KEY
 
 STREAM = "__millrace.shop.16399"
 LOW = 50
@@ -76,7 +77,7 @@ class Copy(Route):
 
 def on_a_broker(directory: Path, body: Callable[[Copy], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"]) as client:
+        async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"], key=LOG_KEY) as client:
             copy = Copy(client)
             await copy.make_stream()
             await body(copy)

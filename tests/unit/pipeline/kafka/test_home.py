@@ -14,13 +14,14 @@ from millrace.log.client import LogClient
 from millrace.model.positions import Point, PositionKey
 from millrace.pipeline.kafka.home import LogHome, ShownPositions
 from support_kafka import one_broker
+from support_secret import LOG_KEY
 
 COPY = "__millrace.shop.copy.3"
 
 
 def test_L21_a_tool_sees_an_offset_of_the_copys_topic_not_the_number_of_a_record(tmp_path: Path) -> None:
     async def run() -> None:
-        async with one_broker(tmp_path) as node, LogClient([f"127.0.0.1:{node.port}"]) as client:
+        async with one_broker(tmp_path) as node, LogClient([f"127.0.0.1:{node.port}"], key=LOG_KEY) as client:
             await client.create_topic(COPY, partitions=1)
             key = PositionKey("orders", (await client.topic(COPY)).id, 0)
             positions = ShownPositions(client)

@@ -18,13 +18,14 @@ from millrace.sink.kafka.headers import Provenance
 from millrace.wire.changes import BatchHeader, BatchKind, decode_rows
 from support_kafka import one_broker
 from support_mover import QUARANTINE, TABLE, WRITER, Route, delete, insert, points
+from support_secret import LOG_KEY
 
 T = TypeVar("T")
 
 
 def on_a_broker(directory: Path, body: Callable[[Route], Awaitable[T]], **route: str) -> T:
     async def run() -> T:
-        async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"]) as client:
+        async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"], key=LOG_KEY) as client:
             return await body(Route(client, **route))
 
     return asyncio.run(run())

@@ -28,6 +28,7 @@ from millrace.pipeline.shape.paths import Heard, ask, hear
 from millrace.wire.changes import BatchHeader, BatchKind, decode_rows
 from support_kafka import one_broker
 from support_mover import QUARANTINE, TABLE, Message, Route, delete, insert, points
+from support_secret import LOG_KEY
 
 OUTPUTS = whole(TABLE).outputs
 EVERY = TablePlan(TABLE, OUTPUTS, "x IS NOT NULL OR true", (1,))
@@ -44,7 +45,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def on_a_broker(directory: Path, body: Callable[[Route], Awaitable[None]], **route: Any) -> None:
     async def run() -> None:
-        async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"]) as client:
+        async with one_broker(directory) as node, LogClient([f"127.0.0.1:{node.port}"], key=LOG_KEY) as client:
             await body(Route(client, **route))
 
     asyncio.run(run())

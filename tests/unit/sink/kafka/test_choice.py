@@ -25,9 +25,12 @@ ROWS = [judge.Row(0, [judge.Cell(1), judge.Cell(judge.Decimal("1.50"))], None),
 
 
 @pytest.mark.parametrize(("uri", "path", "price", "count"), [
-    ("kafka:", ("after", "price"), "1.50", 3),
+    ("kafka:", ("after", "price"), "AJY=", 3),
+    ("kafka:?decimal.handling.mode=string", ("after", "price"), "1.50", 3),
+    ("kafka:?decimals=string", ("after", "price"), "1.50", 3),
+    ("kafka:?decimal.handling.mode=double", ("after", "price"), judge.Decimal("1.5"), 3),
     ("kafka:?tombstones=false&decimals=number", ("after", "price"), judge.Decimal("1.50"), 2),
-    ("kafka:?schema=true", ("payload", "after", "price"), "1.50", 3),
+    ("kafka:?schema=true", ("payload", "after", "price"), "AJY=", 3),
     ("kafka:?format=canal-json", ("data", 0, "price"), "1.50", 2),
     ("kafka:?format=json&tombstones=true", ("price",), "1.50", 3),
     ("kafka:?format=json&decimals=number", ("price",), judge.Decimal("1.50"), 2),

@@ -24,7 +24,7 @@ from millrace.sink.kafka.watermark import canal_watermark, debezium_watermark, p
 ORIGIN = Origin("PostgreSQL_server", "postgres")
 CUSTOMERS = TableSchema(16385, "public", "customers", "d", (
     Column("id", 23, -1, True), Column("first_name", 1043), Column("last_name", 1043), Column("email", 1043)))
-DIFFERENT = {"version", "sequence", "snapshot", "ts_us", "ts_ns"}
+DIFFERENT = {"version", "sequence", "snapshot", "ts_us", "ts_ns", "origin", "origin_lsn"}
 COMMIT_US = 1559033904863123
 
 

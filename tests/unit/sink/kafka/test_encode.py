@@ -98,6 +98,23 @@ def test_K3_every_row_once_in_its_partition_in_order(
     assert found == wanted
 
 
+def test_K3_K1_rows_of_a_partition_keep_their_order_and_a_delete_is_followed_by_its_tombstone() -> None:
+    """Many rows for few partitions, every third one deleted."""
+    rows = [judge.Row(0, [judge._same(i, i, ""), judge._same("x", "x", "")], None) for i in range(60)]
+    rows = [row if i % 3 else judge.Row(2, [], row.after) for i, row in enumerate(rows)]
+    encoded = Encoder(TEXTS, Debezium(ORIGIN, TEXTS), Target(4)).encode(
+        rows_of(judge.batch_of(TEXTS, rows)), FROM, now_us=NOW_US)
+    found: dict[int, list[tuple[int, bool]]] = defaultdict(list)
+    for (partition, record), place in zip(records(encoded), encoded.places.tolist(), strict=True):
+        found[partition].append((place, record.value is None))
+    assert len(found) == 4
+    for partition, told in found.items():
+        places = sorted({place for place, _ in told})
+        assert told == [one for place in places for one in ([(place, False)] if place % 3 else
+                                                            [(place, False), (place, True)])], partition
+    assert sum(map(len, found.values())) == 60 + 20
+
+
 @settings(max_examples=25, deadline=None)
 @given(judge.changes(rows_max=10))
 def test_K1_key_updates_name_both_keys(changes: judge.Changes) -> None:
@@ -140,6 +157,43 @@ def test_P9_a_key_that_is_no_text_is_not_told() -> None:
     encoded = Encoder(table, Debezium(ORIGIN, table), Target(2)).encode(rows_of(batch), FROM, now_us=NOW_US)
     assert [(one.place, one.reason, one.key) for one in encoded.refused] == [(1, "not_utf8", None)]
     assert [record.key for _, record in records(encoded)] == [b'{"x":"ok"}']
+
+
+def test_P9_a_key_that_is_above_the_limit_itself_is_not_told() -> None:
+    """The row's place in the quarantine would be refused for its key."""
+    table = judge.TableSchema(1, "public", "t", "d", (judge.Column("id", 20), judge.Column("x", 25, -1, True)))
+    target = Target(1, message_bytes_max=1000)
+    encoded = Encoder(table, Plain(ORIGIN, table), target).encode(
+        rows_of(_texts([b"ok", b"k" * 1100])), FROM, now_us=NOW_US)
+    assert [(one.place, one.reason, one.key) for one in encoded.refused] == [(1, "too_large", None)]
+
+
+def test_P9_a_message_of_just_the_limit_is_written() -> None:
+    rows = rows_of(_texts([b"a" * 50, b"b" * 90]))
+    form = Plain(ORIGIN, TEXTS)
+    both = Encoder(TEXTS, form, Target(1, message_bytes_max=150)).encode(rows, FROM, now_us=NOW_US).refused
+    assert [one.place for one in both] == [0, 1]
+    just = int(both[0].detail.split()[0])
+    encoded = Encoder(TEXTS, form, Target(1, message_bytes_max=just)).encode(rows, FROM, now_us=NOW_US)
+    assert [one.place for one in encoded.refused] == [1]
+    assert encoded.places.tolist() == [0]
+
+
+def test_P9_rows_refused_in_a_later_slice_are_named_by_their_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are encoded some at a time: the row that is put aside must be the one that cannot be written."""
+    monkeypatch.setattr(limits, "SINK_ENCODE_BYTES", 1000)
+    texts = [b"%d" % n for n in range(20)]
+    texts[13] = texts[17] = b"\xff"
+    form = Plain(ORIGIN, TEXTS)
+    encoded = Encoder(TEXTS, form, Target(1)).encode(rows_of(_texts(texts)), FROM, now_us=NOW_US)
+    assert 10 * form.constant_bytes > limits.SINK_ENCODE_BYTES, "more than two slices"
+    assert [(one.place, one.key) for one in encoded.refused] == [(13, b'{"id":13}'), (17, b'{"id":17}')]
+    good = [n for n in range(20) if n not in (13, 17)]
+    assert encoded.places.tolist() == good
+    assert [judge.loads(record.key or b"")["id"] for _, record in records(encoded)] == good
+    firsts = [batch.first for batch in encoded.batches]
+    assert [encoded.places[first] for first in firsts] == [
+        judge.loads(records(encoded._replace(batches=[batch]))[0][1].key or b"")["id"] for batch in encoded.batches]
 
 
 @pytest.mark.parametrize("text", [b"x" * 3000, b'"' * 1500, b"\x01" * 1400])

@@ -13,6 +13,7 @@ import support_json as judge
 from millrace import __version__
 from millrace.sink.kafka.canal import Canal
 from millrace.sink.kafka.debezium import Debezium
+from millrace.sink.kafka.debezium_modes import Modes
 from millrace.sink.kafka.formats import Format, Origin
 from millrace.sink.kafka.images import Images
 from millrace.sink.kafka.plain import Plain
@@ -39,7 +40,7 @@ def keys(form: Format, changes: judge.Changes) -> list[Any]:
 @settings(max_examples=60, deadline=None)
 @given(judge.changes(), st.booleans())
 def test_K1_debezium_json_is_what_plain_python_writes(changes: judge.Changes, numbers: bool) -> None:
-    form = Debezium(ORIGIN, changes.table, decimal_numbers=numbers)
+    form = Debezium(ORIGIN, changes.table, modes=Modes(decimal="number") if numbers else Modes())
     wanted = [judge.debezium(changes.table, row, numbers=numbers, copy=False, now_us=NOW_US, version=__version__)
               for row in changes.rows]
     assert values(form, changes) == wanted

@@ -32,7 +32,8 @@ def test_K3_headers_of_others_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("value", "error"), [
-    (b"\x02" + bytes(48), NewerFormat), (b"\x01abc", Malformed), (b"", Malformed)])
+    (b"\x02" + bytes(48), NewerFormat), (b"\x01abc", Malformed), (b"", Malformed),
+    (b"\x01" + bytes(47), Malformed), (b"\x01" + bytes(49), Malformed)])
 def test_L19_a_header_that_is_not_ours_is_refused(value: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         read(value)

@@ -64,6 +64,16 @@ def test_thin_keeps_order_and_fits(texts: list[str], bytes_max: int) -> None:
     (ChunkSpan(7, low_key=("1", "a'b"), by_key=True), KEYS + " > ('1', 'a''b')"),
     (ChunkSpan(7, high_key=("1", "a\\b'"), by_key=True), KEYS + " <= ('1', E'a\\\\b''')"),
     (ChunkSpan(7, low_key=("1", "a"), high_key=("1", "a"), by_key=True), KEYS + " = ('1', 'a')"),
+    (ChunkSpan(7, by_key=True, keys=(("1", "a"), ("2", "b"))), f"{KEYS} = ('1', 'a') OR {KEYS} = ('2', 'b')"),
 ])
 def test_conditions_quote_names_and_values(span: ChunkSpan, condition: str) -> None:
     assert span_condition(TABLE, span) == condition
+
+
+def test_S4_spans_say_about_how_large_they_are_or_that_nobody_knows() -> None:
+    """With large values, which stand elsewhere: by them a chunk of few blocks is not small."""
+    spans = block_spans([Leaf(1, 20, 1, bytes=4_000_000)], block_bytes=BLOCK, chunk_bytes=10 * BLOCK)
+    assert [span.bytes for span in spans] == [2_000_000] * 2
+    assert [span.bytes for span in block_spans([Leaf(1, 0, 1, bytes=0)], block_bytes=BLOCK)] == [0]
+    assert [span.bytes for span in key_spans(7, [("1",)], bytes_=100)] == [50, 50]
+    assert [span.bytes for span in [*key_spans(7, []), *block_spans([Leaf(1, 1, 1)], block_bytes=BLOCK)]] == [-1, -1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from millrace.ops.real import BootClock, RealFileSystem, RealRandom
 from millrace.source.copying import copier as module
 from millrace.source.copying.attempt import FAILED, TABLE_CHANGED, TRANSIENT, ChunkProgress, ChunkResult, ChunkTask
 from millrace.source.copying.copier import Copier
+from millrace.source.copying.processes import OneByOne, PackReport
 from millrace.source.reading.office import SourceOffice
 from millrace.store.contract import Candidate
 from millrace_sim.store import MemoryStore, MemoryStoreState
@@ -30,7 +31,7 @@ TABLE = TableSchema(7, "public", "t", "d", (Column("id", 20, is_key=True),))
 Answer = Callable[[ChunkTask], ChunkResult | None]
 
 
-class Runner:
+class Runner(OneByOne):
     """`answer` None: the attempt hangs until it is cancelled."""
 
     def __init__(self, answer: Answer) -> None:
@@ -66,6 +67,8 @@ class Runner:
 
 
 class Topics:
+    key = None                           # this log asks for no proof
+
     async def create_topic(self, name: str, **_: Any) -> None:
         raise TopicExists(name)
 
@@ -154,9 +157,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def now(self: Copier, task: Any) -> TableSchema:
-        return TABLE
-    monkeypatch.setattr(Copier, "_schema_now", now)
+    async def now(self: Copier, tasks: Any) -> dict[int, TableSchema]:
+        return {task.copy: TABLE for task in tasks}
+    monkeypatch.setattr(Copier, "_schemas_now", now)
 
 
 def test_S4_every_attempt_is_on_record_before_it_begins_and_only_so_many_run() -> None:
@@ -455,9 +458,157 @@ def test_S4_a_new_copier_says_again_what_the_last_one_may_not_have_said(catalogu
         again = Copier(host, world.ports, bootstrap=["b:1"], runner=runner)  # type: ignore[arg-type]
         await running(again, lambda: done(host))
         assert [r for r in host.progress if isinstance(r, CopyStarted)] == [
+            CopyStarted(1, 1, 7, "__millrace.s.copy.1", 4, 9, "snapshot"),
             CopyStarted(1, 2, 7, "__millrace.s.copy.2", 1, 0, "watermark")]
         assert ChunksAbandoned(1, 1, (1, 2, 3)) in host.progress
         assert all(t.kind == "watermark" for t in runner.tasks)
         assert (1, 0) not in {(t.copy, t.chunk) for t in runner.tasks}  # done before, not repeated
+
+    asyncio.run(main())
+
+
+# -- packs -------------------------------------------------------------------------------------------------------------
+class Packs(Runner):
+    """Remembers what came together."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer)
+        self.packs: list[list[int]] = []
+
+    async def run_pack(self, pack: Sequence[ChunkTask], report: PackReport) -> None:
+        self.packs.append([task.copy for task in pack])
+        await super().run_pack(pack, report)
+
+
+async def small_tables(world: World, host: Host, runner: Runner, count: int, *, kind: Any = "snapshot",
+                       sizes: dict[int, int] | None = None, **options: Any) -> Copier:
+    """Copies 1 to `count`, of a table each."""
+    copier = Copier(host, world.ports, bootstrap=["b:1"], runner=runner, **options)  # type: ignore[arg-type]
+    for copy in range(1, count + 1):
+        oid = 100 + copy
+        span = (ChunkSpan(oid, bytes=(sizes or {}).get(copy, 8192)),)
+        await host.office.decide(lambda s, o=oid: s.add_table(  # type: ignore[misc]
+            oid=o, schema="public", name=f"t{o}", partitions=1))
+        await host.office.decide(lambda s, o=oid, spans=span: s.plan_copy(  # type: ignore[misc]
+            o, kind=kind, at=9 if kind == "snapshot" else 0, chunks=spans))
+        copier._books.schemas[copy] = msgspec.structs.replace(TABLE, oid=oid)
+    if kind == "snapshot":
+        copier._holder = Lives()  # type: ignore[assignment]
+    return copier
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "watermark"])
+def test_S4_chunks_of_small_tables_run_in_packs_each_with_its_own_attempt(catalogue: None, kind: str) -> None:
+    async def main() -> None:
+        world = World()
+        host = await world.host()
+
+        def answer(task: ChunkTask) -> ChunkResult:
+            assert copies(host).by_id[task.copy].chunks[0].attempts == task.attempt == 1
+            if kind == "watermark":
+                copier.high_mark(task.copy, task.chunk, task.attempt)
+            return ChunkResult(rows=task.copy, bytes=10)
+
+        runner = Packs(answer)
+        copier = await small_tables(world, host, runner, 100, kind=kind, parallel=1)
+        await running(copier, lambda: done(host))
+        assert len(runner.packs) == -(-100 // limits.COPY_PACK_CHUNKS)
+        assert runner.most == 1
+        assert [one.rows for one in copier.status()] == list(range(1, 101))
+        assert {one.state for one in copier.status()} == {"done"}
+
+    asyncio.run(main())
+
+
+def test_S4_a_chunk_that_fails_is_tried_again_alone_and_fails_no_other_of_its_pack() -> None:
+    async def main() -> None:
+        world = World()
+        host = await world.host()
+        runner = Packs(lambda task: ChunkResult(error="permission denied", code=FAILED) if task.copy == 3
+                       else ChunkResult(rows=1))
+        copier = await small_tables(world, host, runner, 6, parallel=1)
+        await running(copier, lambda: copies(host).by_id[3].chunks[0].attempts == 3)
+        assert runner.packs[:3] == [[1, 2, 3, 4, 5, 6], [3], [3]]
+        assert [copy.id for copy in copies(host).by_id.values() if not copy.is_done] == [3]
+        assert "permission denied" in copier.status()[2].why
+
+    asyncio.run(main())
+
+
+def test_S4_a_large_table_among_small_ones_is_in_no_pack_and_behind_them() -> None:
+    async def main() -> None:
+        world = World()
+        host = await world.host()
+        runner = Packs(lambda task: ChunkResult(rows=1))
+        copier = await small_tables(world, host, runner, 6, parallel=1, sizes={2: limits.COPY_PACK_BYTES + 1})
+        await running(copier, lambda: done(host))
+        assert runner.packs == [[1, 3, 4, 5, 6], [2]]
+
+    asyncio.run(main())
+
+
+def test_S4_what_waits_behind_a_slow_chunk_of_its_pack_is_tried_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "gives_back_at", lambda began: began + 0.01)
+
+    async def main() -> None:
+        world = World()
+        host = await world.host()
+        runner = Packs(lambda task: None if task.copy == 2 else ChunkResult(rows=1))
+        copier = await small_tables(world, host, runner, 8, parallel=2)
+        await running(copier, lambda: sum(copy.is_done for copy in copies(host).by_id.values()) == 7)
+        assert runner.packs[:3] == [[1, 2, 3, 4], [5, 6, 7, 8], [3, 4]]
+        assert [copies(host).by_id[copy].chunks[0].done_by for copy in (1, 3, 4, 5)] == [1, 2, 2, 1]
+        assert copier.status()[2].failures == 0
+
+    asyncio.run(main())
+
+
+def test_S5_an_attempt_that_was_taken_back_and_comes_to_its_end_all_the_same_counts_with_its_figures(
+    catalogue: None, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "gives_back_at", lambda began: began)
+
+    async def main() -> None:
+        world = World()
+        host, slow = await world.host(), asyncio.Event()
+
+        class Late(Packs):
+            async def run(self, task: ChunkTask, report: Callable[[ChunkProgress], None]) -> ChunkResult:
+                if task.copy == 1:
+                    await slow.wait()
+                copier.high_mark(task.copy, task.chunk, task.attempt)      # before its result
+                return ChunkResult(rows=3)
+
+        runner = Late(lambda task: None)
+        copier = await small_tables(world, host, runner, 2, kind="watermark", parallel=1)
+        work = asyncio.create_task(copier.run())
+        await until(lambda: copier._books.taken_back)
+        slow.set()
+        await until(lambda: done(host))
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        assert [copies(host).figures(copy).rows for copy in (1, 2)] == [3, 3]
+        assert copier._books.taken_back == set()
+
+    asyncio.run(main())
+
+
+def test_S4_a_runner_that_breaks_or_says_nothing_stalls_no_chunk() -> None:
+    async def main() -> None:
+        world = World()
+        host = await world.host()
+
+        class Broken(Packs):
+            async def run_pack(self, pack: Sequence[ChunkTask], report: PackReport) -> None:
+                self.packs.append([task.copy for task in pack])
+                if len(self.packs) == 1:
+                    raise KeyError("planted")
+                if len(self.packs) > 2:
+                    await OneByOne.run_pack(self, pack, report)
+
+        runner = Broken(lambda task: ChunkResult(rows=1))
+        copier = await small_tables(world, host, runner, 2, parallel=1)
+        await running(copier, lambda: done(host))
+        assert runner.packs[0] == [1, 2]
 
     asyncio.run(main())

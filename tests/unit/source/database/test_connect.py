@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psycopg
 import pytest
 
@@ -20,13 +22,14 @@ from millrace.errors import (
     SourceUnreachable,
     TimedOut,
 )
+from millrace.ops.secrets import ANYWHERE, Places
 from millrace.source.database.connect import Database, application_name, classify, epoch_of
 
 
 def test_A8_references_in_a_url_are_resolved_and_the_password_is_shown_nowhere() -> None:
     environ = {"PW": "s3cr/et@x", "WHOLE": "postgresql://app:s3cr%2Fet%40x@db:5432/shop"}
     for url in ("postgresql://app:${env:PW}@db:5432/shop", "${env:WHOLE}"):
-        database = Database(url, environ=environ)
+        database = Database(url, environ=environ, places=ANYWHERE)
         assert repr(database) == "Database(app@db:5432/shop)"
         assert database.masked("say s3cr/et@x and s3cr%2Fet%40x") == "say ******** and ********"
         error = database.error(psycopg.OperationalError('invalid "s3cr/et@x"\nsecond line'), "connect")
@@ -38,7 +41,7 @@ def test_A8_a_url_that_cannot_be_read_is_refused_without_its_password() -> None:
         Database("postgresql://app:topsecret@db:5432/shop?nonsense=1")
     assert "topsecret" not in str(caught.value)
     with pytest.raises(ConfigError, match="NOT_SET"):
-        Database("postgresql://app:${env:NOT_SET}@db/shop", environ={})
+        Database("postgresql://app:${env:NOT_SET}@db/shop", environ={}, places=ANYWHERE)
 
 
 def test_S6_every_session_prints_values_the_same_way_and_keeps_the_options_of_the_url() -> None:
@@ -91,3 +94,15 @@ def test_L22_errors_of_the_server_are_of_our_tree(text: str, state: str, kind: t
 ])
 def test_L22_failed_connections_are_told_apart_by_their_text(text: str, kind: type[MillraceError]) -> None:
     assert classify(psycopg.OperationalError(text)) is kind
+
+
+def test_S13_references_are_resolved_at_every_connect(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("first\n")
+    database = Database(f"postgresql://app:${{file:{secret}}}@db/shop", places=Places(dirs=(str(tmp_path),)))
+    secret.write_text("second\n")
+    assert psycopg.conninfo.conninfo_to_dict(database.conninfo())["password"] == "second"
+    assert database.masked("first, second") == "********, ********"      # a late message about the old one
+    secret.unlink()
+    with pytest.raises(ConfigError, match="write the secret there"):
+        database.conninfo()

@@ -85,3 +85,21 @@ def test_S7_restated_versions_say_the_same_as_the_history() -> None:
     for resolved in (20, 29, 30):
         assert again.schemas(resolved).at(resolved) == fold.schemas(resolved).at(resolved)
     assert again.named_lsn == fold.named_lsn
+
+
+def test_S12_a_table_is_dropped_from_its_drop_on_until_it_is_back_whoever_reads() -> None:
+    fold = ProgressFold(1)
+    for record in (SchemaVersion(1, table("id"), 9, -1), Change(1, 7, 20, 0, "drop"), Change(1, 7, 40, 0, "create")):
+        fold.record(record)
+    schemas = fold.schemas(9, dropped=[8])
+    assert [schemas.dropped_at(lsn) for lsn in (9, 20, 39, 40)] == [{8}, {7, 8}, {7, 8}, {8}]
+    schemas.lived(7, 40, is_there=True)
+    schemas.lived(7, 60, is_there=False)
+    assert schemas.dropped_at(60) == {7, 8}
+
+
+def test_S12_a_drop_that_progress_has_not_kept_is_known_by_the_office_and_a_return_behind_it_counts() -> None:
+    fold = ProgressFold(1)
+    fold.record(Change(1, 7, 40, 0, "create"))
+    schemas = fold.schemas(9, dropped=[8])
+    assert [schemas.dropped_at(lsn) for lsn in (30, 40)] == [{7, 8}, {8}]

@@ -18,7 +18,7 @@ def test_L20_produce_is_offered_from_0_and_served_from_3() -> None:
 
 def test_L20_every_key_has_a_table_and_every_public_one_is_offered() -> None:
     assert {int(key) for key in Key} == set(APIS)
-    assert set(apis.ADVERTISED) == set(APIS) - {Key.FENCE_WRITER, Key.MOVE_POSITION, Key.FLOORS}
+    assert set(apis.ADVERTISED) == set(APIS) - {Key.FENCE_WRITER, Key.MOVE_POSITION, Key.FLOORS, Key.PROVE}
     assert not apis.is_served(24, 0)  # transactions
 
 

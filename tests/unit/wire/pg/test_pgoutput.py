@@ -14,7 +14,7 @@ import support_pgoutput as wire
 from millrace.errors import Malformed
 from millrace.model.tables import Column, TableSchema
 from millrace.wire.pg.chunks import join
-from millrace.wire.pg.messages import Begin, Message, Relation, Rows, Truncate
+from millrace.wire.pg.messages import Begin, Evicted, Item, Message, Relation, Rows, Truncate
 from millrace.wire.pg.pgoutput import Decoder
 from support_changes import by_table, histories, vector_changes
 from support_scalar import ScalarDecoder
@@ -183,6 +183,74 @@ def test_S7_a_change_is_told_where_it_happens_by_the_event_trigger() -> None:
     assert [type(item) for item in items] == [Message, Rows]
     assert isinstance(items[1], Rows)
     assert items[1].batch.column("seq").to_pylist() == [0]
+
+
+def test_S12_a_table_that_takes_a_name_ends_what_was_told_under_it() -> None:
+    """The former holder gets a truncation with a seq of its own, before the first row under its next name."""
+    other = TableSchema(8, "public", "u", "d", KEYED.columns)
+    taken = TableSchema(7, "public", "u", "d", KEYED.columns)
+    moved = TableSchema(8, "public", "t", "d", KEYED.columns)
+    decoder = Decoder(tables=[KEYED, other])
+    items = decoder.decode(join(transaction(
+        wire.relation(other), wire.insert(8, [b"1", b"a"]), wire.relation(taken), wire.insert(7, [b"2", b"b"]),
+        wire.relation(moved), wire.insert(8, [b"3", b"c"])))).items
+    assert [type(item) for item in items] == [Rows, Evicted, Relation, Rows, Relation, Rows]
+    assert isinstance(items[1], Evicted)
+    assert [tuple(table) for table in items[1].tables] == [(8, 1)]
+    assert isinstance(items[2], Relation)
+    assert items[2].seq == 2                       # behind what the former holder had under the name
+    assert isinstance(items[3], Rows)
+    assert items[3].batch.column("seq").to_pylist() == [3]
+    assert isinstance(items[4], Relation)
+    assert (items[4].table.id, items[4].seq) == (moved.id, 3)
+    assert isinstance(items[5], Rows)
+    assert items[5].batch.column("seq").to_pylist() == [4]
+
+
+def told(oid: int, name: str) -> bytes:
+    """As our event trigger says it."""
+    return wire.message("millrace.shop", msgspec.json.encode({
+        "kind": "ddl", "oid": oid, "schema": "public", "name": name, "identity": "d", "columns": [
+            [1, "id", 20, -1, "bigint", True, True], [2, "v", 25, -1, "text", False, False]]}), 5)
+
+
+def dropped(oid: int) -> bytes:
+    return wire.message("millrace.shop", msgspec.json.encode({"kind": "drop", "oid": oid}), 5)
+
+
+def seqs_of(items: list[Item]) -> list[tuple[int, str, list[int]]]:
+    """Of each item with places: table, its name from there on, seqs."""
+    found = []
+    for item in items:
+        if isinstance(item, Rows):
+            found.append((item.table.oid, item.table.name, item.batch.column("seq").to_pylist()))
+        elif isinstance(item, Relation):
+            found.append((item.table.oid, item.table.name, [item.seq]))
+        elif isinstance(item, Evicted):
+            found += [(one.oid, "", [one.seq]) for one in item.tables]
+    return found
+
+
+def test_S12_two_tables_that_swap_names_in_one_transaction_never_go_back_under_a_name() -> None:
+    """Under each name the places of one transaction have one order, whichever table had it."""
+    decoder = Decoder(tables=[KEYED, TableSchema(8, "public", "u", "d", KEYED.columns)])
+    rows = [wire.insert(7, [b"%d" % i, b"a"]) for i in range(3)]
+    swap = [*rows, told(7, "passing"), told(8, "t"), wire.insert(8, [b"9", b"b"]), told(7, "u")]
+    assert seqs_of(decoder.decode(join(transaction(*swap))).items) == [
+        (7, "t", [0, 1, 2]), (7, "passing", [3]), (8, "t", [4]), (8, "t", [5]), (7, "u", [5])]
+    after = decoder.decode(join(transaction(wire.insert(8, [b"1", b"c"]), told(8, "v"), commit_lsn=2000))).items
+    assert seqs_of(after) == [(8, "t", [0]), (8, "v", [1])]      # it counts in one transaction only
+
+
+def test_S12_a_table_takes_the_name_of_one_that_is_dropped_in_the_same_transaction() -> None:
+    """The one that is dropped has lost its name: nothing is told of it behind its drop."""
+    decoder = Decoder(tables=[KEYED, TableSchema(8, "public", "u", "d", KEYED.columns)])
+    items = decoder.decode(join(transaction(
+        wire.insert(7, [b"1", b"a"]), wire.insert(7, [b"2", b"a"]), dropped(7), told(8, "t"),
+        wire.insert(8, [b"9", b"b"])))).items
+    assert seqs_of(items) == [(7, "t", [0, 1]), (8, "t", [3]), (8, "t", [4])]      # the drop is at 2
+    later = Decoder(tables=[KEYED, TableSchema(8, "public", "u", "d", KEYED.columns)], dropped=[7])
+    assert seqs_of(later.decode(join(transaction(told(8, "t")))).items) == [(8, "t", [0])]
 
 
 def test_S3_rows_of_many_transactions_are_one_batch() -> None:
