@@ -105,7 +105,7 @@ class HealthWatch:
 def _silent(office: CoordinatorHost) -> dict[int, float]:
     sight = office.machine.sight
     return {capture: sight.hearing.silent_s(capture, sight.now) for capture in sight.living
-            if not sight.hearing.fresh(capture, sight.now)}
+            if sight.hearing.silent(capture, sight.now)}
 
 
 @by_coordinator

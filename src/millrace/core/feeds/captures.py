@@ -76,6 +76,10 @@ class Hearing:
             return "unheard" in self._flaws
         return known.liveness == "alive" and self._shunned.get(capture, 0.0) <= now and self.fresh(capture, now)
 
+    def silent(self, capture: CaptureId, now: float) -> bool:
+        """It owes an answer: a capture whose new process, or whose holder, has just begun owes none yet [A9]."""
+        return not self.fresh(capture, now) and self.silent_s(capture, now) > self.session_s
+
     def silent_s(self, capture: CaptureId, now: float) -> float:
         known = self.heard.get(capture)
         return now - (self.since if known is None else max(self.since, known.heard_at))

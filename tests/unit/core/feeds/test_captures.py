@@ -64,3 +64,17 @@ def test_C4_who_refused_is_not_asked_again_for_a_session() -> None:
     assert not h.schedulable(1, 106.9)
     h.answered(1, 1, 107.0, "alive")
     assert h.schedulable(1, 107.0)
+
+
+def test_A9_a_capture_is_silent_only_when_it_owes_an_answer() -> None:
+    h = hearing()
+    assert not h.silent(1, 100.4), "the holder has just begun"
+    assert h.silent(1, 106.1)
+    h.answered(1, 1, 110.0, "alive")
+    h.proved_gone(1, 1)
+    assert not h.fresh(1, 111.0)
+    assert not h.silent(1, 111.0), "its next process has just begun"
+    assert h.silent(1, 116.1)
+    h.answered(1, 2, 117.0, "alive")
+    assert not h.silent(1, 123.0)
+    assert h.silent(1, 123.1)
