@@ -32,7 +32,7 @@ from millrace.source.copying.processes import ChunkRunner, OneByOne
 from millrace.source.reading.reader import SourceReader
 from millrace.source.reading.status import ReaderStatus
 from millrace.store import Candidate, open_store
-from support_rebuild import Rebuild
+from support_rebuild import LogError, Rebuild
 from support_secret import LOG_KEY
 from support_source_log import SourceLog, compare
 
@@ -90,15 +90,34 @@ class Rig:
         return rebuild
 
     def _rebuild(self, reader: Life, timeout_s: float) -> Rebuild:
+        """Of a log that no copy writes to. The reader may still find work by itself, such as a table that was made a
+        moment ago: then what was read meanwhile says nothing, and is read again."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            lsn, before = self._caught_up(reader, timeout_s), reader.work_done()
+            rebuild, error = self._read(lsn)
+            is_still = reader.status.state == "streaming" and reader.work_done() == before
+            if is_still or time.monotonic() > deadline:
+                if error is not None:
+                    raise error
+                return rebuild
+
+    def _read(self, lsn: int) -> tuple[Rebuild, LogError | None]:
+        with PlainClient(self.bootstrap, key=LOG_KEY) as client:
+            rebuild = Rebuild(SourceLog(client, self.name))
+            try:
+                rebuild.run(lsn).check_tails()
+            except LogError as error:
+                return rebuild, error
+        return rebuild, None
+
+    def _caught_up(self, reader: Life, timeout_s: float) -> int:
         for _ in range(2):           # what the stream has told by then may have made another copy necessary
             reader.wait(lambda s: s.state == "streaming", "a stream without copies under way", timeout_s)
             lsn = self.lsn()
             reader.wait(lambda s, lsn=lsn: s.resolved >= lsn, f"resolved {lsn:X}", timeout_s)  # type: ignore[misc]
             reader.wait(lambda _: all(t.state != "needs_copy" for t in reader.tables), "owed copies", timeout_s)
-        with PlainClient(self.bootstrap, key=LOG_KEY) as client:
-            rebuild = Rebuild(SourceLog(client, self.name)).run(lsn)
-            rebuild.check_tails()
-        return rebuild
+        return lsn
 
     def progress(self) -> list[ProgressRecord]:
         with PlainClient(self.bootstrap, key=LOG_KEY) as client:
@@ -153,6 +172,13 @@ class Life:
     def tables(self) -> list[Table]:
         assert self.reader is not None
         return list(self.reader.state.tables.values())
+
+    def work_done(self) -> object:
+        """Another value: it has met a table or begun or ended a copy since."""
+        assert self.reader is not None
+        state = self.reader.state
+        copies = [(copy.id, copy.is_done) for copy in state.copies.of_generation(state.generation)]
+        return state.generation, sorted((table.oid, table.state) for table in self.tables), copies
 
     def wait(self, condition: Callable[[ReaderStatus], Any], what: str, timeout_s: float = 20.0) -> ReaderStatus:
         self._until(lambda: self.error is not None or condition(self.status), what, timeout_s)
